@@ -1,0 +1,1 @@
+"""The wire contract, its codec, the client and the command line."""

@@ -1,0 +1,1 @@
+"""The daemon: processes, devices, clocks and disks."""

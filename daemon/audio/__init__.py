@@ -1,0 +1,1 @@
+"""Audio devices behind one interface, driven through the native core."""

@@ -1,0 +1,1 @@
+"""Offline jobs: store, scheduler, executor."""

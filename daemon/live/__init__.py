@@ -1,0 +1,1 @@
+"""The live worker: one session from microphone to virtual microphone."""

@@ -1,0 +1,1 @@
+"""Starting with the session: systemd, launchd, Task Scheduler."""

@@ -1,0 +1,1 @@
+"""Voices behind one interface."""
