@@ -1,5 +1,6 @@
 """Sound files: read as mono float32 block by block, written whole or not at all."""
 
+import contextlib
 import errno
 import io
 import os
@@ -55,6 +56,10 @@ _MAGIC = (
     b"RIFF", b"RF64", b"RIFX", b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b"caff", b"riff", b".snd",
     b"\xff\xfb", b"\xff\xf1", b"\xff\xf9", b"#!AMR", b"0&\xb2u", b"FLV",
 )  # fmt: skip
+
+
+# A short write is an `assert` inside soundfile.
+_FAILURES = (soundfile.SoundFileError, RuntimeError, AssertionError)
 
 
 class MediaError(Exception):
@@ -334,6 +339,17 @@ class _Base:
         self.close()
 
 
+class _Straight(soundfile.SoundFile):
+    """A file read from front to back.
+
+    soundfile seeks after every read of a file that says it can seek, and libsndfile's seeks in an MP3 land
+    elsewhere: read in blocks, the sound would jump at each of them.
+    """
+
+    def seekable(self) -> bool:
+        return False
+
+
 class _SoundfileReader(_Base):
     """WAV of any width, RF64, W64, AIFF, CAF, AU, FLAC, Ogg (Vorbis, Opus), MP3: through libsndfile."""
 
@@ -342,11 +358,19 @@ class _SoundfileReader(_Base):
         missing = _missing_bytes(raw)
         self._raw = _Guarded(raw)
         try:
-            self._file = soundfile.SoundFile(self._raw)
+            self._file = _Straight(self._raw)
         except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
             if self._raw.error is not None:
                 raise _reading_error(path, self._raw.error) from error
             raise _fault("not_audio", path, "is not a sound file that is known here.") from error
+        try:
+            self._start(missing)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _start(self, missing: int) -> None:
+        path = self.path
         # libsndfile says 2^63-1 where it cannot know.
         known = 0 <= self._file.frames < 1 << 62
         self.rate_hz = int(self._file.samplerate)
@@ -375,7 +399,7 @@ class _SoundfileReader(_Base):
             ask = min(wanted, _CHUNK_FRAMES)
             try:
                 samples = self._file.read(ask, dtype="float32", always_2d=True)
-            except (soundfile.SoundFileError, RuntimeError) as error:
+            except _FAILURES as error:
                 samples = np.zeros((0, self.channels), np.float32)
                 self._end(str(error))
             if self._raw.error is not None:
@@ -406,7 +430,7 @@ class _SoundfileReader(_Base):
             count = max(0, min(frames, self.frames - self._at))
             try:
                 self._file.seek(self._at + count)
-            except (soundfile.SoundFileError, RuntimeError):
+            except _FAILURES:
                 self._end("seek")
                 return 0
             if self._raw.error is not None:
@@ -588,7 +612,7 @@ def target_path(output: Path, exists: Exists) -> Path | None:
     Raises:
         MediaError: `exists` under the policy `fail`; `unwritable` where a folder is in the way.
     """
-    if output.is_dir():
+    if os.path.isdir(output):
         raise _fault("unwritable", output, "is a folder.")
     if exists == "overwrite" or not os.path.lexists(output):
         return output
@@ -621,6 +645,8 @@ class _Encoder(Protocol):
     def write(self, block: Block) -> None: ...
 
     def finish(self) -> None: ...
+
+    def discard(self) -> None: ...
 
 
 class _WavEncoder:
@@ -685,6 +711,9 @@ class _WavEncoder:
         self._file.write(struct.pack("<I", 0xFFFFFFFF if big else size))
         self._file.seek(0, os.SEEK_END)
 
+    def discard(self) -> None:
+        """Nothing is held back here."""
+
 
 def _chunk(name: bytes, body: bytes) -> bytes:
     return name + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
@@ -727,6 +756,11 @@ class _SoundfileEncoder:
 
     def finish(self) -> None:
         self._file.close()
+
+    def discard(self) -> None:
+        # It writes its last pages even so: into a file that is removed next, or that failed already.
+        with contextlib.suppress_FAILURES:
+            self._file.close()
 
 
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -834,7 +868,7 @@ class Writer:
             raise _fault("unsupported", self.path, f"as {format} can't hold {rate_hz} Hz.", rate_hz=rate_hz)
         if token is not None and not all(c.isalnum() or c in "-_" for c in token):
             raise ValueError(f"token {token!r}")
-        if self.path.is_dir():
+        if os.path.isdir(self.path):
             raise _fault("unwritable", self.path, "is a folder.")
         if len(os.fsencode(self.path.name)) > 255:
             # Told now, not after an hour of work at the rename.
@@ -850,6 +884,7 @@ class Writer:
             raise _writing_error(self.path, error) from error
         self._raw: io.FileIO | None = io.FileIO(handle, "r+b")
         self._file = _Guarded(cast(IO[bytes], self._raw))
+        self._encoder: _Encoder | None = None
         kept = {k: _clean_tag(v) for k, v in (tags or {}).items() if k in TAG_NAMES and _clean_tag(v)}
         try:
             self._encoder = self._make_encoder(rate_hz, subtype, kept)
@@ -864,7 +899,7 @@ class Writer:
         target = _SteadyOgg(self._file) if self.format == "ogg" else self._file
         try:
             return _SoundfileEncoder(target, rate_hz, self.format, tags)
-        except (soundfile.SoundFileError, RuntimeError) as error:
+        except _FAILURES as error:
             self._check()
             raise _fault(
                 "unsupported", self.path, f"can't be {self.format} at {rate_hz} Hz: {error}"
@@ -876,16 +911,17 @@ class Writer:
 
     def write(self, block: Block) -> None:
         """Append mono frames, shape (frames,), frames >= 0. A MediaError leaves nothing behind."""
-        if self._raw is None:
+        if self._raw is None or self._encoder is None:
             raise ValueError("the writer is closed")
+        encoder = self._encoder
         try:
             for start in range(0, len(block), _CHUNK_FRAMES):
-                self._write(block[start : start + _CHUNK_FRAMES])
+                self._write(encoder, block[start : start + _CHUNK_FRAMES])
         except BaseException:
             self.abort()
             raise
 
-    def _write(self, block: Block) -> None:
+    def _write(self, encoder: _Encoder, block: Block) -> None:
         finite = np.isfinite(block)
         bad = int(block.size - np.count_nonzero(finite))
         if bad:
@@ -894,8 +930,8 @@ class Writer:
         if not self._floating:
             self.clipped_samples += int(np.count_nonzero(np.abs(block) > 1.0))
         try:
-            self._encoder.write(block)
-        except (soundfile.SoundFileError, RuntimeError) as error:
+            encoder.write(block)
+        except _FAILURES as error:
             self._check()
             raise _fault("unwritable", self.path, f"can't be encoded: {error}") from error
         self._check()
@@ -910,12 +946,12 @@ class Writer:
         Raises:
             MediaError: nothing is left behind. `exists` under the policy `fail`.
         """
-        if self._raw is None:
+        if self._raw is None or self._encoder is None:
             raise ValueError("the writer is closed")
         try:
             try:
                 self._encoder.finish()
-            except (soundfile.SoundFileError, RuntimeError) as error:
+            except _FAILURES as error:
                 self._check()
                 raise _fault("unwritable", self.path, f"can't be encoded: {error}") from error
             self._check()
@@ -952,6 +988,8 @@ class Writer:
         if self._raw is None:
             return
         raw, self._raw = self._raw, None
+        if self._encoder is not None and not raw.closed:
+            self._encoder.discard()
         try:
             raw.close()
             self._part.unlink(missing_ok=True)
