@@ -339,7 +339,7 @@ class _Base:
         self.close()
 
 
-class _Straight(soundfile.SoundFile):
+class _Straight(soundfile.SoundFile):  # type: ignore[misc]
     """A file read from front to back.
 
     soundfile seeks after every read of a file that says it can seek, and libsndfile's seeks in an MP3 land
@@ -759,7 +759,7 @@ class _SoundfileEncoder:
 
     def discard(self) -> None:
         # It writes its last pages even so: into a file that is removed next, or that failed already.
-        with contextlib.suppress_FAILURES:
+        with contextlib.suppress(*_FAILURES):
             self._file.close()
 
 
