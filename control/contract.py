@@ -29,7 +29,7 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 # --- settings of a live session -------------------------------------------------------------------------
 
 
-class LiveSettings(Message, kw_only=True):
+class LiveSettings(Message, frozen=True, kw_only=True):
     """What can change while a session runs. Ranges are the contract's; units are in the names."""
 
     block_ms: Annotated[float, Meta(ge=10, le=1500)] | Literal["auto"] = "auto"
@@ -61,7 +61,7 @@ class LiveSettings(Message, kw_only=True):
     target_latency_ms: Annotated[float, Meta(ge=1, le=5000)] | Literal["off"] = "off"
 
 
-class LiveDevices(Message, kw_only=True):
+class LiveDevices(Message, frozen=True, kw_only=True):
     """Where a session reads and plays. A device is its name and host API, never an index.
 
     `file:PATH` reads or writes a sound file, paced by the clock; `null` is silence or nowhere.
@@ -80,18 +80,18 @@ class LiveDevices(Message, kw_only=True):
 # --- requests and replies -------------------------------------------------------------------------------
 
 
-class Empty(Message, kw_only=True):
+class Empty(Message, frozen=True, kw_only=True):
     """A request or reply without content."""
 
 
-class Hello(Message, kw_only=True):
+class Hello(Message, frozen=True, kw_only=True):
     """Asks who is there."""
 
     protocol: int = PROTOCOL_VERSION
     client: Text = ""
 
 
-class HelloReply(Message, kw_only=True):
+class HelloReply(Message, frozen=True, kw_only=True):
     """Who is there."""
 
     protocol: int
@@ -101,13 +101,13 @@ class HelloReply(Message, kw_only=True):
     events: str  # endpoint of the PUB socket
 
 
-class SessionRef(Message, kw_only=True):
+class SessionRef(Message, frozen=True, kw_only=True):
     """Names a live session."""
 
     session: Name = "main"
 
 
-class LiveStart(Message, kw_only=True):
+class LiveStart(Message, frozen=True, kw_only=True):
     """Starts (or restarts with other devices) a live session."""
 
     session: Name = "main"
@@ -118,7 +118,7 @@ class LiveStart(Message, kw_only=True):
     wait: bool = True  # answer when it runs (or failed), not when it begins to start
 
 
-class LiveSet(Message, kw_only=True):
+class LiveSet(Message, frozen=True, kw_only=True):
     """Changes live settings; all are checked before any is applied."""
 
     values: dict[str, bool | int | float | str | None]
@@ -126,7 +126,7 @@ class LiveSet(Message, kw_only=True):
     consent: bool = False  # needed for monitor_source=input|both: the raw voice would be heard
 
 
-class LiveSetReply(Message, kw_only=True):
+class LiveSetReply(Message, frozen=True, kw_only=True):
     """What was applied."""
 
     revision: int
@@ -135,21 +135,21 @@ class LiveSetReply(Message, kw_only=True):
     saved: bool = True
 
 
-class LiveVoice(Message, kw_only=True):
+class LiveVoice(Message, frozen=True, kw_only=True):
     """Swaps the voice of a running session."""
 
     voice: Name
     session: Name = "main"
 
 
-class LiveSwitch(Message, kw_only=True):
+class LiveSwitch(Message, frozen=True, kw_only=True):
     """Bypass or mute, on or off."""
 
     on: bool
     session: Name = "main"
 
 
-class LiveRecord(Message, kw_only=True):
+class LiveRecord(Message, frozen=True, kw_only=True):
     """Starts (path given) or stops (None) a recording."""
 
     session: Name = "main"
@@ -157,7 +157,7 @@ class LiveRecord(Message, kw_only=True):
     source: Literal["input", "converted", "both"] = "converted"
 
 
-class RecordReply(Message, kw_only=True):
+class RecordReply(Message, frozen=True, kw_only=True):
     """Where a recording went."""
 
     path: str | None
@@ -165,7 +165,7 @@ class RecordReply(Message, kw_only=True):
     dropped_frames: int = 0
 
 
-class LatencyParts(Message, kw_only=True):
+class LatencyParts(Message, frozen=True, kw_only=True):
     """A delay and what it is made of; a part that was not measured is null."""
 
     compute_ms: float | None = None  # p99, measured
@@ -179,7 +179,7 @@ class LatencyParts(Message, kw_only=True):
     measured_at: float | None = None  # Unix seconds of the loopback measurement
 
 
-class LatencyRequest(Message, kw_only=True):
+class LatencyRequest(Message, frozen=True, kw_only=True):
     """Measures the loopback delay through the devices: output must be audible at the input."""
 
     session: Name = "main"
@@ -187,7 +187,7 @@ class LatencyRequest(Message, kw_only=True):
     through: Literal["devices", "engine"] = "devices"
 
 
-class LatencyReply(Message, kw_only=True):
+class LatencyReply(Message, frozen=True, kw_only=True):
     """What was measured."""
 
     latency: LatencyParts
@@ -198,14 +198,14 @@ class LatencyReply(Message, kw_only=True):
     correlation_step_ms: float | None = None
 
 
-class CheckRequest(Message, kw_only=True):
+class CheckRequest(Message, frozen=True, kw_only=True):
     """Times a voice over block lengths."""
 
     voice: Name | None = None
     session: Name = "main"
 
 
-class CheckRow(Message, kw_only=True):
+class CheckRow(Message, frozen=True, kw_only=True):
     """One block length of a check."""
 
     block_ms: float
@@ -215,7 +215,7 @@ class CheckRow(Message, kw_only=True):
     holds: bool
 
 
-class CheckReply(Message, kw_only=True):
+class CheckReply(Message, frozen=True, kw_only=True):
     """The table of a check, and the smallest block that holds."""
 
     voice: str
@@ -223,7 +223,7 @@ class CheckReply(Message, kw_only=True):
     smallest_ms: float | None
 
 
-class DeviceInfo(Message, kw_only=True):
+class DeviceInfo(Message, frozen=True, kw_only=True):
     """One end of a sound device as the host API tells it."""
 
     name: str
@@ -238,21 +238,21 @@ class DeviceInfo(Message, kw_only=True):
     is_virtual: bool = False
 
 
-class DevicesReply(Message, kw_only=True):
+class DevicesReply(Message, frozen=True, kw_only=True):
     """All sound devices."""
 
     devices: tuple[DeviceInfo, ...]
     problem: str | None = None  # why the list is empty, with the cure
 
 
-class DevicesTest(Message, kw_only=True):
+class DevicesTest(Message, frozen=True, kw_only=True):
     """Opens each device for a moment."""
 
     input: Name | None = None
     output: Name | None = None
 
 
-class DeviceTestRow(Message, kw_only=True):
+class DeviceTestRow(Message, frozen=True, kw_only=True):
     """Whether a device could be opened."""
 
     name: str
@@ -261,13 +261,13 @@ class DeviceTestRow(Message, kw_only=True):
     detail: str
 
 
-class DevicesTestReply(Message, kw_only=True):
+class DevicesTestReply(Message, frozen=True, kw_only=True):
     """Result of a device test."""
 
     rows: tuple[DeviceTestRow, ...]
 
 
-class VoiceInfo(Message, kw_only=True):
+class VoiceInfo(Message, frozen=True, kw_only=True):
     """One voice."""
 
     id: str
@@ -280,19 +280,19 @@ class VoiceInfo(Message, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class VoicesReply(Message, kw_only=True):
+class VoicesReply(Message, frozen=True, kw_only=True):
     """All voices."""
 
     voices: tuple[VoiceInfo, ...]
 
 
-class VoiceRef(Message, kw_only=True):
+class VoiceRef(Message, frozen=True, kw_only=True):
     """Names a voice."""
 
     voice: Name
 
 
-class VoiceAdd(Message, kw_only=True):
+class VoiceAdd(Message, frozen=True, kw_only=True):
     """Adds a voice, or an asset that voices need, from a file."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -301,14 +301,14 @@ class VoiceAdd(Message, kw_only=True):
     replace: bool = False
 
 
-class VoicePreset(Message, kw_only=True):
+class VoicePreset(Message, frozen=True, kw_only=True):
     """Keeps default parameters of a voice."""
 
     voice: Name
     values: dict[str, bool | int | float | str | None]
 
 
-class SessionStatus(Message, kw_only=True):
+class SessionStatus(Message, frozen=True, kw_only=True):
     """What a live session does, as measured."""
 
     session: str
@@ -355,7 +355,7 @@ class SessionStatus(Message, kw_only=True):
     revision: int = 0
 
 
-class Warning_(Message, kw_only=True):
+class Warning_(Message, frozen=True, kw_only=True):  # noqa: N801 - `Warning` is a builtin
     """Something that wants the user's attention."""
 
     code: str
@@ -363,7 +363,7 @@ class Warning_(Message, kw_only=True):
     action: str
 
 
-class StatusReply(Message, kw_only=True):
+class StatusReply(Message, frozen=True, kw_only=True):
     """The daemon at a glance."""
 
     version: str
@@ -380,19 +380,19 @@ class StatusReply(Message, kw_only=True):
     warnings: tuple[Warning_, ...] = ()
 
 
-class Shutdown(Message, kw_only=True):
+class Shutdown(Message, frozen=True, kw_only=True):
     """Ends the daemon: `force` does not wait for jobs."""
 
     force: bool = False
 
 
-class ConfigGet(Message, kw_only=True):
+class ConfigGet(Message, frozen=True, kw_only=True):
     """Asks for settings; None: all."""
 
     key: Name | None = None
 
 
-class ConfigValue(Message, kw_only=True):
+class ConfigValue(Message, frozen=True, kw_only=True):
     """One setting, where its value came from, and its default."""
 
     key: str
@@ -402,7 +402,7 @@ class ConfigValue(Message, kw_only=True):
     description: str = ""
 
 
-class ConfigReply(Message, kw_only=True):
+class ConfigReply(Message, frozen=True, kw_only=True):
     """Settings."""
 
     values: tuple[ConfigValue, ...]
@@ -410,13 +410,13 @@ class ConfigReply(Message, kw_only=True):
     saved: bool = True
 
 
-class ConfigSet(Message, kw_only=True):
+class ConfigSet(Message, frozen=True, kw_only=True):
     """Changes settings; all are checked before any is kept."""
 
     values: dict[str, bool | int | float | str | None]
 
 
-class Finding(Message, kw_only=True):
+class Finding(Message, frozen=True, kw_only=True):
     """One finding of `doctor`."""
 
     area: str
@@ -427,7 +427,7 @@ class Finding(Message, kw_only=True):
     facts: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
 
-class DoctorReply(Message, kw_only=True):
+class DoctorReply(Message, frozen=True, kw_only=True):
     """All findings; `healthy` is false if something needed fails."""
 
     findings: tuple[Finding, ...]
@@ -439,7 +439,7 @@ class DoctorReply(Message, kw_only=True):
 ParamValue = bool | int | float | str | None
 
 
-class JobSpec(Message, kw_only=True):
+class JobSpec(Message, frozen=True, kw_only=True):
     """One job: paths and numbers, never code."""
 
     kind: JobKind = "convert"
@@ -453,20 +453,20 @@ class JobSpec(Message, kw_only=True):
     key: Annotated[str, Meta(max_length=128)] | None = None  # same key submitted twice: one job
 
 
-class JobsSubmit(Message, kw_only=True):
+class JobsSubmit(Message, frozen=True, kw_only=True):
     """Submits jobs; all are accepted or none."""
 
     jobs: Annotated[tuple[JobSpec, ...], Meta(max_length=2000)]
 
 
-class JobsSubmitted(Message, kw_only=True):
+class JobsSubmitted(Message, frozen=True, kw_only=True):
     """The jobs' ids, in order."""
 
     ids: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
 
-class JobsList(Message, kw_only=True):
+class JobsList(Message, frozen=True, kw_only=True):
     """Asks for jobs, newest last."""
 
     states: tuple[JobState, ...] = ()
@@ -474,7 +474,7 @@ class JobsList(Message, kw_only=True):
     after: str | None = None
 
 
-class JobInfo(Message, kw_only=True):
+class JobInfo(Message, frozen=True, kw_only=True):
     """One job."""
 
     id: str
@@ -497,7 +497,7 @@ class JobInfo(Message, kw_only=True):
     result: dict[str, object] | None = None
 
 
-class JobsReply(Message, kw_only=True):
+class JobsReply(Message, frozen=True, kw_only=True):
     """Jobs."""
 
     jobs: tuple[JobInfo, ...]
@@ -505,7 +505,7 @@ class JobsReply(Message, kw_only=True):
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class JobRef(Message, kw_only=True):
+class JobRef(Message, frozen=True, kw_only=True):
     """Names a job."""
 
     id: Name
@@ -514,7 +514,7 @@ class JobRef(Message, kw_only=True):
 # --- models ---------------------------------------------------------------------------------------------
 
 
-class ModelInfo(Message, kw_only=True):
+class ModelInfo(Message, frozen=True, kw_only=True):
     """One thing in memory."""
 
     id: str
@@ -531,19 +531,19 @@ class ModelInfo(Message, kw_only=True):
     why_not: str | None = None
 
 
-class ModelsReply(Message, kw_only=True):
+class ModelsReply(Message, frozen=True, kw_only=True):
     """All that is in memory."""
 
     models: tuple[ModelInfo, ...]
 
 
-class ModelUnload(Message, kw_only=True):
+class ModelUnload(Message, frozen=True, kw_only=True):
     """Unloads a model; None: all of the list."""
 
     id: Name | None = None
 
 
-class UnloadRow(Message, kw_only=True):
+class UnloadRow(Message, frozen=True, kw_only=True):
     """What became of one id."""
 
     id: str
@@ -553,19 +553,19 @@ class UnloadRow(Message, kw_only=True):
     bytes_after: int | None = None
 
 
-class UnloadReply(Message, kw_only=True):
+class UnloadReply(Message, frozen=True, kw_only=True):
     """What became of each id."""
 
     rows: tuple[UnloadRow, ...]
 
 
-class FlushRequest(Message, kw_only=True):
+class FlushRequest(Message, frozen=True, kw_only=True):
     """Lets go of caches, with `unload` of models too."""
 
     unload: bool = False
 
 
-class FlushRow(Message, kw_only=True):
+class FlushRow(Message, frozen=True, kw_only=True):
     """One worker's answer to a flush; a figure that was not measured is null."""
 
     worker: str
@@ -575,13 +575,13 @@ class FlushRow(Message, kw_only=True):
     after: dict[str, int | None] = field(default_factory=dict)
 
 
-class FlushReply(Message, kw_only=True):
+class FlushReply(Message, frozen=True, kw_only=True):
     """Every worker's answer to a flush."""
 
     rows: tuple[FlushRow, ...]
 
 
-class Trace(Message, kw_only=True):
+class Trace(Message, frozen=True, kw_only=True):
     """One job's timings from a closed vocabulary: no text, name, path or message."""
 
     job: str
@@ -598,7 +598,7 @@ class Trace(Message, kw_only=True):
     error_code: str | None = None
 
 
-class TracesReply(Message, kw_only=True):
+class TracesReply(Message, frozen=True, kw_only=True):
     """The last traces."""
 
     traces: tuple[Trace, ...]
@@ -643,7 +643,7 @@ METHODS: dict[str, tuple[type[Message], type[Message]]] = {
 EVENTS = ("live.state", "live.meters", "live.xrun", "job.progress", "job.state", "model.state", "log")
 
 
-class Meters(Message, kw_only=True):
+class Meters(Message, frozen=True, kw_only=True):
     """Levels of a session, published about ten times a second."""
 
     session: str
@@ -654,14 +654,14 @@ class Meters(Message, kw_only=True):
     gate_open: bool | None = None
 
 
-class LogLine(Message, kw_only=True):
+class LogLine(Message, frozen=True, kw_only=True):
     """A log line that a user would want to see."""
 
     level: Literal["info", "warning", "error"]
     message: str
 
 
-class JobProgress(Message, kw_only=True):
+class JobProgress(Message, frozen=True, kw_only=True):
     """How far a job is."""
 
     id: str

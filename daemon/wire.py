@@ -1,0 +1,639 @@
+"""The daemon's end of the wire: requests on a ROUTER, events on a PUB, one thread that waits for nobody."""
+
+import contextlib
+import ipaddress
+import logging
+import os
+import queue
+import re
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from myna.control import codec, keys
+from myna.control.contract import (
+    EVENT_TYPES,
+    MAX_IN_FLIGHT,
+    MAX_MESSAGE_BYTES,
+    METHODS,
+    PROTOCOL_VERSION,
+    Hello,
+    HelloReply,
+    Message,
+)
+from myna.control.errors import MynaError
+
+log = logging.getLogger(__name__)
+
+HARD_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
+"""A frame beyond this ends the connection; between the message limit and this there is an answer."""
+SYNC_PREFIX = b"sync."
+"""A subscription to `sync.` and up to 59 bytes is answered by an event of that topic: earlier ones stand."""
+_SYNC_LIMIT = 64
+_EVENTS_KEPT = 4096  # in the queue to the socket thread
+_PEER_QUEUE = 64  # replies kept for a client that does not read; the rest is dropped
+
+
+class Deferred:
+    """An answer that comes later. Any thread may give it, once; what comes second is ignored."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcome: Message | BaseException | None = None
+        self._waiting: list[Callable[[Message | BaseException], None]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer was given."""
+        return self._outcome is not None
+
+    def resolve(self, message: Message) -> bool:
+        """Answer. False if there was an answer already."""
+        return self._settle(message)
+
+    def fail(self, error: BaseException) -> bool:
+        """Answer with an error. False if there was an answer already."""
+        return self._settle(error)
+
+    def on_done(self, call: Callable[[Message | BaseException], None]) -> None:
+        """Have `call` told the outcome, at once if it is there, else in the thread that settles it."""
+        with self._lock:
+            if self._outcome is None:
+                self._waiting.append(call)
+                return
+        call(self._outcome)
+
+    def _settle(self, outcome: Message | BaseException) -> bool:
+        with self._lock:
+            if self._outcome is not None:
+                return False
+            self._outcome = outcome
+            waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call(outcome)
+        return True
+
+
+Handler = Callable[[Any], Message | Deferred]
+"""Takes a method's checked request and returns its reply, or a Deferred; raises MynaError to refuse."""
+
+
+class Server:
+    """Answers requests by a table of handlers, and publishes events.
+
+    Three threads: the caller's; one that owns both sockets and never waits for a handler; and one that runs
+    the handlers, one after another (or the caller's own loop, by `run`). `hello` is answered by the socket
+    thread, so that a client can tell a busy daemon from a dead one.
+
+    A handler that must wait returns a `Deferred` and answers later. A `MynaError` it raises goes to the
+    client; any other exception is logged with its traceback and told as `internal`, without details.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        handlers: Mapping[str, Handler],
+        *,
+        version: str,
+        state_dir: Path,
+        events: str | None = None,
+        methods: codec.Methods = METHODS,
+        event_types: Mapping[str, type[msgspec.Struct]] = EVENT_TYPES,
+        run: Callable[[Callable[[], None]], None] | None = None,
+        answer_within_s: float = 900.0,
+    ) -> None:
+        """Describe a server; `start` opens it.
+
+        Args:
+            endpoint: `ipc://PATH` or `tcp://HOST:PORT` (port `*` or 0: any free one). TCP means CURVE with
+                the keys in the state directory; beyond loopback a client's key must be on the list.
+            handlers: By method; a method of the table without handler is answered `refused`.
+            version: Of the package, told in `hello`.
+            state_dir: Told in `hello`; holds the keys.
+            events: Endpoint of the PUB socket; None: beside `endpoint` (`….events`, or the next TCP port).
+            methods: Request and reply type of each method.
+            event_types: Message type of each event.
+            run: Gets every handler call as a thunk, to run it soon on one thread of the caller's. None: a
+                thread of the server's own.
+            answer_within_s: A deferred answer later than this is given up and told as `timed_out`.
+        """
+        self._asked = endpoint
+        self._asked_events = events
+        self._handlers = dict(handlers)
+        self._version = version
+        self._state_dir = state_dir
+        self._methods = methods
+        self._event_types = event_types
+        self._run = run
+        self._answer_within_s = answer_within_s
+        self._endpoint = endpoint
+        self._events_endpoint = events or ""
+        self._server_key: str | None = None
+
+        self._pending: dict[tuple[bytes, int, int], tuple[codec.RequestHeader, bool, float]] = {}
+        self._in_flight: dict[bytes, int] = {}
+        self._serial = 0
+        self._answers: deque[tuple[tuple[bytes, int, int], Message | BaseException]] = deque()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+        self._publish_lock = threading.Lock()
+        self._sequence: dict[str, int] = {}
+        self._events: deque[tuple[str, int, bytes]] = deque(maxlen=_EVENTS_KEPT)
+        self._meters: dict[tuple[str, str], tuple[str, int, bytes]] = {}
+
+        self._bound_paths: list[str] = []
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._auth: ThreadAuthenticator | None = None
+        self._router: zmq.Socket[bytes]
+        self._pub: zmq.Socket[bytes]
+        self._wake_in: socket.socket | None = None
+        self._wake_out: socket.socket | None = None
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> str:
+        """Where requests are taken; after `start` with the real port."""
+        return self._endpoint
+
+    @property
+    def events_endpoint(self) -> str:
+        """Where events are published; after `start` with the real port."""
+        return self._events_endpoint
+
+    @property
+    def server_key(self) -> str | None:
+        """Public CURVE key of this server; None over ipc."""
+        return self._server_key
+
+    def start(self) -> None:
+        """Bind both sockets and begin to answer.
+
+        Raises:
+            MynaError: `busy` (port in use), `already_running` (somebody answers at that ipc path),
+                `not_allowed` (beyond loopback without client keys; a port or path of somebody else),
+                `config_invalid` (no such endpoint), `state_unwritable`.
+        """
+        scheme, place = _split(self._asked)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context.setsockopt(zmq.BLOCKY, 0)
+        self._context = context
+        try:
+            self._router = context.socket(zmq.ROUTER)
+            self._router.setsockopt(zmq.SNDHWM, _PEER_QUEUE)
+            self._router.setsockopt(zmq.RCVHWM, _PEER_QUEUE)
+            self._router.setsockopt(zmq.LINGER, 500)  # the answer to `shutdown` still goes out
+            # XPUB is a PUB that sees its subscriptions, and so can confirm them.
+            self._pub = context.socket(zmq.XPUB)
+            self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+            self._pub.setsockopt(zmq.SNDHWM, 1000)
+            self._pub.setsockopt(zmq.LINGER, 0)
+            for each in (self._router, self._pub):
+                each.setsockopt(zmq.MAXMSGSIZE, HARD_LIMIT_BYTES)
+            if scheme == "ipc":
+                self._endpoint = self._bind_ipc(self._router, place)
+                self._events_endpoint = self._bind_ipc(
+                    self._pub, _split(self._asked_events or _events_beside(self._asked))[1]
+                )
+            else:
+                self._start_curve(context, place)
+                self._endpoint = _bind_tcp(self._router, self._asked)
+                self._events_endpoint = _bind_tcp(
+                    self._pub, self._asked_events or _events_beside(self._asked)
+                )
+            self._wake_in, self._wake_out = socket.socketpair()
+            self._wake_in.setblocking(False)
+            self._wake_out.setblocking(False)
+        except BaseException:
+            self._release()
+            raise
+        if self._run is None:
+            self._run = self._tasks.put
+            self._threads.append(
+                threading.Thread(target=self._run_tasks, name="control-handlers", daemon=True)
+            )
+        self._threads.append(threading.Thread(target=self._serve, name="control-socket", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Let handlers that wait in line finish, tell the rest `refused`, and stop. Safe to call twice.
+
+        Not from a handler: its own answer could not go out. A `shutdown` handler sets a flag and returns.
+        """
+        if self._context is None:
+            return
+        self._tasks.put(None)
+        for thread in self._threads:
+            if thread is self._threads[-1]:  # the socket thread, after the handlers
+                self._stopping.set()
+                self._wake()
+            thread.join(timeout_s)
+        self._threads.clear()
+        self._release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _release(self) -> None:
+        if self._auth is not None:
+            self._auth.stop()
+            self._auth = None
+        for each in (self._wake_in, self._wake_out):
+            if each is not None:
+                each.close()
+        self._wake_in = self._wake_out = None
+        if self._context is not None:
+            for name in ("_router", "_pub"):
+                found = getattr(self, name, None)
+                if found is not None:
+                    found.close()
+            self._context.term()
+            self._context = None
+        for path in self._bound_paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self._bound_paths.clear()
+
+    # --- binding ----------------------------------------------------------------------------------------
+
+    def _bind_ipc(self, bound: "zmq.Socket[bytes]", path: str) -> str:
+        """Bind in a private directory. libzmq unlinks whatever is there, so a living owner is asked first."""
+        endpoint = f"ipc://{path}"
+        if _somebody_listens(path):
+            raise MynaError(
+                "already_running",
+                f"Another daemon answers at {endpoint}; stop it with `myna down`, or use "
+                "another --state-dir.",
+                endpoint=endpoint,
+            )
+        try:
+            bound.bind(endpoint)
+            if os.name != "nt":
+                os.chmod(path, 0o600)  # in a 0700 directory: nobody could come before this
+        except (zmq.ZMQError, OSError) as error:
+            raise _bind_error(endpoint, error) from error
+        self._bound_paths.append(path)
+        return endpoint
+
+    def _start_curve(self, context: "zmq.Context[zmq.Socket[bytes]]", place: str) -> None:
+        state = self._state_dir
+        if not _is_loopback(place) and not (set(keys.clients(state)) - {keys.LOCAL}):
+            raise MynaError(
+                "not_allowed",
+                f"{self._asked} can be reached from other machines, and no client key is on the list. "
+                "Make one with `myna keys create NAME -o FILE`, or listen on 127.0.0.1.",
+                endpoint=self._asked,
+            )
+        pair = keys.server_keys(state)
+        keys.local_keys(state)
+        self._server_key = pair.public
+        self._auth = ThreadAuthenticator(context)
+        self._auth.start()
+        self._auth.configure_curve_callback(domain="*", credentials_provider=_AllowList(state))
+        for each in (self._router, self._pub):
+            each.setsockopt(zmq.CURVE_SERVER, 1)
+            each.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
+            each.setsockopt(zmq.CURVE_PUBLICKEY, pair.public.encode("ascii"))
+            each.setsockopt(zmq.ZAP_DOMAIN, b"myna")
+            each.setsockopt(zmq.HEARTBEAT_IVL, 10_000)
+            each.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
+            if place.startswith("["):
+                each.setsockopt(zmq.IPV6, 1)
+
+    # --- events -----------------------------------------------------------------------------------------
+
+    def publish(self, topic: str, message: msgspec.Struct) -> None:
+        """Tell subscribers, from any thread, without waiting.
+
+        Events are numbered per topic as they are published, so a subscriber sees what was lost. Of
+        `live.meters` only a session's latest is kept; of the rest the last 4096 not yet sent.
+
+        Raises:
+            ValueError: The topic is not published, or the message is not of its type.
+        """
+        kind = self._event_types.get(topic)
+        if kind is None or not isinstance(message, kind):
+            raise ValueError(f"no event {topic!r} of {type(message).__name__}")
+        body = codec.pack(message)
+        with self._publish_lock:
+            number = self._sequence.get(topic, 0) + 1
+            self._sequence[topic] = number
+            if topic == "live.meters":
+                self._meters[topic, str(getattr(message, "session", ""))] = (topic, number, body)
+            else:
+                self._events.append((topic, number, body))
+        self._wake()
+
+    def _send_events(self) -> None:
+        with self._publish_lock:
+            batch = list(self._events)
+            self._events.clear()
+            batch.extend(self._meters.values())
+            self._meters.clear()
+        for topic, number, body in batch:
+            self._send_event(topic.encode(), number, body)
+
+    def _send_event(self, topic: bytes, number: int, body: bytes) -> None:
+        with contextlib.suppress(zmq.Again):  # a slow subscriber loses events; nobody waits for it
+            self._pub.send_multipart([topic, struct.pack(">Q", number), body], zmq.NOBLOCK)
+
+    def _confirm_subscriptions(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                asked = self._pub.recv(zmq.NOBLOCK)
+                if (
+                    asked[:1] == b"\x01"
+                    and asked[1:].startswith(SYNC_PREFIX)
+                    and len(asked) <= _SYNC_LIMIT + 1
+                ):
+                    self._send_event(asked[1:], 0, b"\xc0")
+
+    # --- requests ---------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """The socket thread."""
+        assert self._wake_out is not None
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._pub, zmq.POLLIN)
+        poller.register(self._wake_out, zmq.POLLIN)
+        while not self._stopping.is_set():
+            ready = dict(poller.poll(1000))
+            if self._wake_out.fileno() in ready:
+                with contextlib.suppress(BlockingIOError):
+                    while self._wake_out.recv(4096):
+                        pass
+            if self._pub in ready:
+                self._confirm_subscriptions()
+            if self._router in ready:
+                self._take_requests()
+            self._give_answers()
+            self._give_up_late()
+            self._send_events()
+        self._give_answers()
+        for token in list(self._pending):
+            self._answers.append(
+                (token, MynaError("refused", "The daemon is stopping; try again once it runs."))
+            )
+        self._give_answers()
+        self._send_events()
+
+    def _take_requests(self) -> None:
+        """Take what has come, a bounded number at a time so that answers and events get their turn."""
+        for _ in range(MAX_IN_FLIGHT):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            identity, rest = frames[0], frames[1:]
+            delimited = bool(rest) and rest[0] == b""  # a REQ socket's empty frame
+            if delimited:
+                rest = rest[1:]
+            try:
+                self._take(identity, rest, delimited)
+            except MynaError as error:
+                self._send(identity, codec.encode_error(codec.request_id(rest), error), delimited)
+            except Exception:
+                log.exception("a request could not be taken")
+                bug = MynaError("internal", "The daemon met a bug; its log has the details.")
+                self._send(identity, codec.encode_error(codec.request_id(rest), bug), delimited)
+
+    def _take(self, identity: bytes, frames: list[bytes], delimited: bool) -> None:
+        header = codec.decode_request_header(frames)
+        kind = codec.request_type(header.method, self._methods)
+        if self._in_flight.get(identity, 0) >= MAX_IN_FLIGHT:
+            raise MynaError(
+                "busy",
+                f"{MAX_IN_FLIGHT} requests of this client wait for their answer already; send the next "
+                "when one came.",
+                limit=MAX_IN_FLIGHT,
+                retry_after_s=1.0,
+            )
+        message = codec.decode(kind, frames[2])
+        if isinstance(message, Hello):
+            if message.protocol != PROTOCOL_VERSION:
+                raise MynaError(
+                    "version_mismatch",
+                    f"The client speaks protocol {message.protocol}, the daemon {PROTOCOL_VERSION}; "
+                    "install the same version of myna on both.",
+                    protocol=PROTOCOL_VERSION,
+                    theirs=message.protocol,
+                )
+            self._send(identity, codec.encode_reply(header.id, self._hello()), delimited)
+            return
+        handler = self._handlers.get(header.method)
+        if handler is None:
+            raise MynaError("refused", f"This daemon does not offer `{header.method}`.", method=header.method)
+        self._serial += 1
+        token = (identity, header.id, self._serial)
+        self._pending[token] = (header, delimited, time.monotonic() + self._answer_within_s)
+        self._in_flight[identity] = self._in_flight.get(identity, 0) + 1
+        assert self._run is not None
+        self._run(lambda: self._handle(token, header.method, handler, message))
+
+    def _hello(self) -> HelloReply:
+        return HelloReply(
+            protocol=PROTOCOL_VERSION,
+            version=self._version,
+            pid=os.getpid(),
+            state_dir=str(self._state_dir),
+            events=self._events_endpoint,
+        )
+
+    def _run_tasks(self) -> None:
+        """The handlers' thread."""
+        while (task := self._tasks.get()) is not None:
+            task()
+
+    def _handle(self, token: tuple[bytes, int, int], method: str, handler: Handler, message: Message) -> None:
+        """Run a handler in its thread; whatever it raises becomes an answer."""
+        try:
+            outcome: Message | Deferred | BaseException = handler(message)
+        except Exception as error:
+            outcome = error
+        if isinstance(outcome, Deferred):
+            outcome.on_done(lambda settled: self._settle(token, method, settled))
+        else:
+            self._settle(token, method, outcome)
+
+    def _settle(self, token: tuple[bytes, int, int], method: str, outcome: Message | BaseException) -> None:
+        """Hand an outcome to the socket thread; any thread."""
+        if isinstance(outcome, BaseException) and not isinstance(outcome, MynaError):
+            log.error("%s failed by a bug", method, exc_info=outcome)
+            outcome = MynaError("internal", f"The daemon met a bug in `{method}`; its log has the details.")
+        elif not isinstance(outcome, MynaError) and not isinstance(outcome, self._methods[method][1]):
+            log.error("%s answered with %s", method, type(outcome).__name__)
+            outcome = MynaError("internal", f"The daemon met a bug in `{method}`; its log has the details.")
+        self._answers.append((token, outcome))
+        self._wake()
+
+    def _give_answers(self) -> None:
+        while self._answers:
+            token, outcome = self._answers.popleft()
+            known = self._pending.pop(token, None)
+            if known is None:  # given up before
+                continue
+            identity = token[0]
+            left = self._in_flight[identity] - 1
+            if left:
+                self._in_flight[identity] = left
+            else:
+                del self._in_flight[identity]
+            header, delimited, _ = known
+            try:
+                frames = (
+                    codec.encode_error(header.id, outcome)
+                    if isinstance(outcome, MynaError)
+                    else codec.encode_reply(header.id, outcome)  # type: ignore[arg-type]
+                )
+            except MynaError as error:
+                frames = codec.encode_error(header.id, error)
+            except Exception:
+                log.exception("an answer to %s could not be encoded", header.method)
+                frames = codec.encode_error(
+                    header.id, MynaError("internal", "The daemon met a bug; its log has the details.")
+                )
+            self._send(identity, frames, delimited)
+
+    def _give_up_late(self) -> None:
+        now = time.monotonic()
+        late = [token for token, (_, _, until) in self._pending.items() if now > until]
+        for token in late:
+            self._answers.append(
+                (
+                    token,
+                    MynaError(
+                        "timed_out",
+                        f"The daemon had no answer within {self._answer_within_s:g} s; "
+                        "`myna status` tells what it does.",
+                    ),
+                )
+            )
+        if late:
+            self._give_answers()
+
+    def _send(self, identity: bytes, frames: list[bytes], delimited: bool) -> None:
+        """Send without waiting: a client that is gone or does not read loses its answer."""
+        with contextlib.suppress(zmq.Again):
+            self._router.send_multipart([identity, *([b""] if delimited else []), *frames], zmq.NOBLOCK)
+
+    def _wake(self) -> None:
+        """Have the socket thread look; a full pipe means that it will anyway."""
+        wake = self._wake_in
+        if wake is not None:
+            with contextlib.suppress(OSError):
+                wake.send(b"\0")
+
+
+class _AllowList:
+    """What ThreadAuthenticator asks: the list is read at each handshake, so changes count at once."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether the client with this Z85 public key may come in."""
+        return keys.is_let_in(self._state, key.decode("ascii"))
+
+
+def _split(endpoint: str) -> tuple[str, str]:
+    scheme, separator, place = endpoint.partition("://")
+    if not separator or scheme not in ("ipc", "tcp") or not place:
+        raise MynaError(
+            "config_invalid",
+            f"`{endpoint}` is no endpoint: ipc://PATH or tcp://HOST:PORT is expected.",
+            endpoint=endpoint,
+        )
+    if scheme == "ipc" and (os.name == "nt" or not zmq.has("ipc")):
+        raise MynaError(
+            "config_invalid", f"This platform has no ipc; listen on tcp://127.0.0.1:* instead of {endpoint}."
+        )
+    if scheme == "tcp" and not re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^:\s/]+):(\*|\d{1,5})", place):
+        raise MynaError(
+            "config_invalid",
+            f"`{endpoint}` names no host and port: tcp://127.0.0.1:5555 is an example, port * "
+            "means any free one.",
+            endpoint=endpoint,
+        )
+    return scheme, place
+
+
+def _events_beside(endpoint: str) -> str:
+    """The events' endpoint for a requests' endpoint: another name, or the next port."""
+    scheme, place = _split(endpoint)
+    if scheme == "ipc":
+        return f"ipc://{place.removesuffix('.control')}.events"
+    host, _, port = place.rpartition(":")
+    return f"tcp://{host}:{'*' if port in ('*', '0') else int(port) + 1}"
+
+
+def _is_loopback(place: str) -> bool:
+    host = place.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name or an interface: may be anything
+        return False
+
+
+def _somebody_listens(path: str) -> bool:
+    if not hasattr(socket, "AF_UNIX") or not os.path.exists(path):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def _bind_tcp(bound: "zmq.Socket[bytes]", endpoint: str) -> str:
+    host, _, port = endpoint.rpartition(":")
+    if port == "0":
+        endpoint = f"{host}:*"
+    try:
+        bound.bind(endpoint.replace("//localhost:", "//127.0.0.1:"))
+    except (zmq.ZMQError, OSError) as error:
+        raise _bind_error(endpoint, error) from error
+    return str(bound.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+
+
+def _bind_error(endpoint: str, error: zmq.ZMQError | OSError) -> MynaError:
+    number = error.errno
+    reason = error.strerror or str(error)
+    if number == zmq.EADDRINUSE:
+        return MynaError(
+            "busy",
+            f"{endpoint} is in use by another program; choose another port with --listen.",
+            endpoint=endpoint,
+        )
+    if number in (1, 13):  # EPERM, EACCES
+        return MynaError("not_allowed", f"{endpoint} can't be opened: {reason}.", endpoint=endpoint)
+    if number in (28, 30):  # ENOSPC, EROFS
+        return MynaError("state_unwritable", f"{endpoint} can't be opened: {reason}.", endpoint=endpoint)
+    return MynaError(
+        "config_invalid",
+        f"{endpoint} can't be opened: {reason}. Listen on an address of this machine.",
+        endpoint=endpoint,
+    )
