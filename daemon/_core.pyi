@@ -38,11 +38,13 @@ class Core:
     userdata: int
     """Address of this core's state, valid while the Core lives."""
 
-    def call(self, inp: Any, out: Any, frames: int) -> int:
-        """Run the very same callback once through its pointer, for tests and clock-driven backends.
+    def call(self, inp: Any, out: Any, frames: int, now_ns: int = 0) -> int:
+        """Run the very same callback once, for tests and clock-driven backends.
 
-        inp: float32 buffer of frames × in_channels (interleaved) or None; out: writable likewise. Returns
-        the callback's result (0 = continue)."""
+        inp: float32 buffer of frames × in_channels (interleaved) or None (captured as silence); out: writable
+        likewise, None: played to nowhere. now_ns: what a hand-driven clock shows, for the stamp; 0: the system's.
+        Returns the callback's result (0 = continue). TypeError on anything but float32, ValueError on a buffer
+        that is too short. Must not run beside another callback of this core."""
 
     def wait(self, frames: int, timeout_ms: float) -> bool:
         """Wait without the interpreter lock until `frames` input frames are readable (or a gap must be
@@ -59,24 +61,27 @@ class Core:
         """Skip up to `frames` readable input frames; returns how many."""
 
     def write(self, position: int, frames: Any) -> int:
-        """Place float32 mono frames at an absolute output position; returns how many are in time and fit.
+        """Place float32 mono frames at an absolute output position; returns how many were placed.
 
         position behind `written`: the part before `written` is not rewritten (skipped, not counted as late unless
         already played). Position ahead of `written`: the gap between plays as silence, faded at both ends.
-        Frames beyond the ring's capacity are dropped and counted in `out_full_frames`."""
+        Frames beyond the ring's capacity are dropped and counted in `out_full_frames`; non-finite ones become 0
+        and are counted. A frame that the callback overtakes in the very instant it is published shows in
+        `dry_frames` only."""
 
     def rewind(self) -> int:
         """Forget everything written but not yet played (a swap, a pause: nothing stale may sound). The callback fades
-        out by itself. Returns the frames forgotten."""
+        out by itself, and what follows is not dry until the next write. Returns the frames forgotten."""
 
     def silence(self, on: bool) -> None:
         """While on, the callback plays (faded) silence whatever was written; positions go on. Dead-man switch for
         stop and mute-at-once."""
 
     def stamp(self) -> tuple[int, int, int]:
-        """(CLOCK_MONOTONIC ns, captured, played) of the latest callback, taken together. ns 0: none yet."""
+        """(CLOCK_MONOTONIC ns at its start, captured, played after it) of the latest callback, taken together.
+        ns 0: none yet."""
 
     def stats(self) -> dict[str, int]:
-        """Counters: captured, read, in_dropped, in_full_events, played, written, late_frames, dry_frames,
+        """Counters: captured, read (frames taken, by `discard` too), in_dropped, in_full_events, played, written, late_frames, dry_frames,
         dry_events, out_full_frames, callbacks, max_callback_ns, max_gap_ns (longest time between two callbacks),
         nonfinite_in (non-finite device samples, replaced by 0), nonfinite_out."""
