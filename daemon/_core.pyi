@@ -74,14 +74,15 @@ class Core:
         out by itself, and what follows is not dry until the next write. Returns the frames forgotten."""
 
     def silence(self, on: bool) -> None:
-        """While on, the callback plays (faded) silence whatever was written; positions go on. Dead-man switch for
-        stop and mute-at-once."""
+        """While on, the callback plays (faded) silence whatever was written; positions go on, nothing is dry.
+        Dead-man switch for stop and mute-at-once."""
 
     def stamp(self) -> tuple[int, int, int]:
         """(CLOCK_MONOTONIC ns at its start, captured, played after it) of the latest callback, taken together.
         ns 0: none yet."""
 
     def stats(self) -> dict[str, int]:
-        """Counters: captured, read (frames taken, by `discard` too), in_dropped, in_full_events, played, written, late_frames, dry_frames,
-        dry_events, out_full_frames, callbacks, max_callback_ns, max_gap_ns (longest time between two callbacks),
-        nonfinite_in (non-finite device samples, replaced by 0), nonfinite_out."""
+        """Counters: captured, read (frames taken, by `discard` too), in_dropped, in_full_events, played, written,
+        late_frames, dry_frames, dry_events, out_full_frames, callbacks, max_callback_ns, max_gap_ns (longest
+        time between two callbacks), nonfinite_in (non-finite device samples, replaced by 0), nonfinite_out.
+        captured = read + in_dropped + readable, at rest."""

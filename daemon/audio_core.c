@@ -32,8 +32,10 @@
 #define _DARWIN_C_SOURCE
 #endif
 #endif
+#ifndef MYNA_CORE_ONLY /* tools/core_stress.c takes the callback and the rings without Python */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#endif
 
 #include <math.h>
 #include <stdint.h>
@@ -386,6 +388,7 @@ static int wait_readable(State *state, int64_t frames, int64_t timeout_ns)
     }
 }
 
+#ifndef MYNA_CORE_ONLY
 /* --- Python -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -750,3 +753,4 @@ PyMODINIT_FUNC PyInit__core(void)
 {
     return PyModuleDef_Init(&module_def);
 }
+#endif /* MYNA_CORE_ONLY */
