@@ -16,6 +16,7 @@ import av
 import numpy as np
 import pytest
 import soundfile
+
 from myna.daemon import media
 from myna.daemon.media import (
     MediaError,
