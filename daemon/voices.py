@@ -65,8 +65,8 @@ def inspect_in_child(path: Path, timeout_s: float = INSPECT_TIMEOUT_S) -> Inspec
     The child prints one JSON object with `kind`, `engine`, `facts`, `problems`, or `error` (a message).
 
     Raises:
-        MynaError: `missing_asset` where the packages for it are not installed; `model_unusable` where the file
-            can't be read, is of another kind, or kills or stalls its reader.
+        MynaError: `missing_asset` where the packages for it are not installed; `model_unusable` where the
+            file can't be read, or kills or stalls its reader.
     """
     command = [sys.executable, "-m", "myna.engines.rvc.inspect", str(path)]
     name = _printable(path.name)
@@ -89,7 +89,7 @@ def inspect_in_child(path: Path, timeout_s: float = INSPECT_TIMEOUT_S) -> Inspec
             missing = stderr.strip().splitlines()[-1]
             raise MynaError(
                 "missing_asset",
-                f"Model files can't be read here ({missing}). Install the parts for it: pip install 'myna[rvc]'.",
+                f"Model files can't be read here ({missing}). To be able to: pip install 'myna[rvc]'.",
                 path=str(path),
             )
         last = stderr.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
@@ -162,7 +162,7 @@ class VoiceLibrary:
     """All voices, by id. Thread-safe; `add` copies and inspects for seconds and wants a thread of its own.
 
     A user's voice is a folder `voices/ID` with `voice.toml` and files named by their content. One rename of
-    `voice.toml` makes or replaces a voice, so that a voice is the old one or the new one at any instant, and a
+    `voice.toml` makes or replaces a voice, so that it is the old one or the new one at any instant, and a
     worker which still reads the old files is not disturbed.
     """
 
@@ -353,11 +353,11 @@ class VoiceLibrary:
         self,
         path: Path,
         *,
-        id: str | None = None,
+        id: str | None = None,  # noqa: A002
         index: Path | None = None,
         replace: bool = False,
     ) -> VoiceInfo:
-        """Add a voice, an index to a voice, or a shared model, from a file (or a folder that holds one voice).
+        """Add a voice, an index to a voice, or a shared model, from a file (or a folder with one voice).
 
         The same content under the same id again is no change and no error.
 
@@ -366,8 +366,8 @@ class VoiceLibrary:
 
         Raises:
             MynaError: `not_found` no such file; `bad_request` a bad id, or a folder with several models;
-                `model_unusable` another kind of file; `refused` the id is taken (by a built-in voice, or by other
-                content without `replace`); `busy` where it is in use; `state_unwritable`; `missing_asset`.
+                `model_unusable` another kind of file; `refused` the id is taken (by a built-in voice, or by
+                other content without `replace`); `busy` while in use; `state_unwritable`; `missing_asset`.
         """
         path, found_index = _one_voice(path)
         index = index or found_index
@@ -383,7 +383,7 @@ class VoiceLibrary:
         if path.suffix.lower() not in MODEL_SUFFIXES:
             raise MynaError(
                 "model_unusable",
-                f"{_printable(path.name)} is no model: {', '.join(MODEL_SUFFIXES)} and {INDEX_SUFFIX} are taken.",
+                f"{_printable(path.name)} is no model; {', '.join(MODEL_SUFFIXES)} or {INDEX_SUFFIX} is.",
                 path=str(path),
             )
         found = self._inspect(path)
@@ -450,7 +450,7 @@ class VoiceLibrary:
             if not matches:
                 raise MynaError(
                     "bad_request",
-                    f"{_printable(path.name)} names no voice that is here. Say which voice it belongs to by its id.",
+                    f"{_printable(path.name)} names no voice that is here. Give the id of its voice.",
                     voices=own,
                 )
             voice = matches[-1]
@@ -622,7 +622,7 @@ class VoiceLibrary:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MynaError(
                 "model_unusable",
-                f"The description of voice {_printable(voice)} ({path}) can't be used: {error}. Add it again.",
+                f"The description of voice {_printable(voice)} is damaged: {error}. Add the voice again.",
                 path=str(path),
             ) from error
 
