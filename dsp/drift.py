@@ -1,0 +1,178 @@
+"""Two clocks that run apart: how fast each runs, and how to follow."""
+
+import math
+
+
+class ClockModel:
+    """From jittering (time, frame count) stamps to a smooth line between time and frames.
+
+    A second-order delay-locked loop. It starts wide to lock within about two seconds and narrows to
+    `bandwidth_hz`; an error beyond `jump_ms` for `jump_count` stamps in a row is taken for a jump (suspend, a
+    restarted server) and locks anew. Times are ns of any monotonic clock; the arithmetic is float64 on
+    differences, good for years.
+
+    Source: F. Adriaensen, "Using a DLL to filter time", 2005.
+    """
+
+    _origin: int | None
+    _time: float
+    _frames: int
+    _frame_ns: float
+    _age_s: float
+    _far: int
+
+    def __init__(
+        self, rate_hz: float, *, bandwidth_hz: float = 0.05, jump_ms: float = 100.0, jump_count: int = 3
+    ) -> None:
+        if not rate_hz > 0.0 or not bandwidth_hz > 0.0:
+            raise ValueError("rate_hz and bandwidth_hz must be positive")
+        self._nominal_ns = 1e9 / rate_hz
+        self._bandwidth = bandwidth_hz
+        self._jump_ns = jump_ms * 1e6
+        self._jump_count = jump_count
+        self.jumps = 0
+        self.reset()
+
+    @property
+    def locked(self) -> bool:
+        """Whether enough was seen for the line to be trusted."""
+        return self._age_s >= 1.0
+
+    @property
+    def drift_ppm(self) -> float:
+        """How much faster than nominal the clock runs; 0 before any stamp."""
+        return 1e6 * (self._nominal_ns / self._frame_ns - 1.0)
+
+    @property
+    def rate_hz(self) -> float:
+        """Frames per second of the stamps' clock."""
+        return 1e9 / self._frame_ns
+
+    def update(self, time_ns: int, frames: int) -> None:
+        """Take one stamp: at `time_ns` the count stood at `frames`; one without new frames is ignored."""
+        if self._origin is None:
+            self._start(time_ns, frames)
+            return
+        fresh = frames - self._frames
+        if fresh == 0:
+            return
+        expected = self._time + fresh * self._frame_ns
+        error = (time_ns - self._origin) - expected
+        if fresh < 0 or abs(error) > self._jump_ns:
+            self._far += 1
+            if fresh < 0 or self._far >= self._jump_count:
+                self.jumps += 1
+                self._start(time_ns, frames, self._frame_ns)
+            return
+        self._far = 0
+        seconds = fresh * self._nominal_ns * 1e-9
+        self._age_s += seconds
+        # Wide at first: a loop that has run for t seconds can't know better than a bandwidth of about 1/t.
+        bandwidth = max(self._bandwidth, 0.35 / self._age_s)
+        omega = min(2.0 * math.pi * bandwidth * seconds, 0.7)
+        self._time = expected + math.sqrt(2.0) * omega * error
+        self._frame_ns += omega * omega * error / fresh
+        # No clock is off by more than this; a burst of late stamps must not make it seem so.
+        self._frame_ns = min(max(self._frame_ns, self._nominal_ns * 0.995), self._nominal_ns * 1.005)
+        self._frames = frames
+        if self._time > 1e15:  # a fortnight: keep the differences small
+            whole = int(self._time)
+            self._origin += whole
+            self._time -= whole
+
+    def frames_at(self, time_ns: int) -> float:
+        """The frame count at a time, on the line. ValueError before any stamp."""
+        if self._origin is None:
+            raise ValueError("no stamp yet")
+        return self._frames + ((time_ns - self._origin) - self._time) / self._frame_ns
+
+    def time_ns_at(self, frames: float) -> float:
+        """The time of a frame count, on the line. ValueError before any stamp."""
+        if self._origin is None:
+            raise ValueError("no stamp yet")
+        return self._origin + (self._time + (frames - self._frames) * self._frame_ns)
+
+    def reset(self) -> None:
+        """Forget all stamps."""
+        self._origin = None
+        self._time = 0.0
+        self._frames = 0
+        self._frame_ns = self._nominal_ns
+        self._age_s = 0.0
+        self._far = 0
+
+    def _start(self, time_ns: int, frames: int, frame_ns: float | None = None) -> None:
+        self._origin, self._time, self._frames = time_ns, 0.0, frames
+        self._frame_ns = frame_ns or self._nominal_ns
+        self._age_s = 1e-3
+        self._far = 0
+
+
+class DriftController:
+    """Steers a resampler so that a ring's level stays at its target.
+
+    PI on the level's error in ms, low-passed, clamped to ±`most_ppm`, its slope to ±`slew_ppm_per_s`; the
+    integrator stands still while the output is clamped or slewing (anti-windup). 1000 ppm are 1.7 cents, so
+    pitch never moves by 2.
+
+    The level answers to u ppm by u / 1000 ms a second, so that Kp = 2 ω 1000 and Ki = ω² 1000 make the loop
+    critically damped at ω. With ω = 0.25 / s a step of 600 ppm moves the level by 0.6 / (e ω) = 0.9 ms.
+    """
+
+    _integral: float
+    _ppm: float
+    _error_ms: float | None
+
+    def __init__(
+        self,
+        rate_hz: float,
+        target_frames: float,
+        *,
+        omega_per_s: float = 0.25,
+        most_ppm: float = 1000.0,
+        slew_ppm_per_s: float = 400.0,
+        smooth_s: float = 0.4,
+    ) -> None:
+        if not rate_hz > 0.0 or not 0.0 < most_ppm <= 1000.0:
+            raise ValueError("rate_hz must be positive, most_ppm within 0..1000")
+        self._frames_per_ms = rate_hz / 1000.0
+        self.target_frames = target_frames
+        self._kp, self._ki = 2000.0 * omega_per_s, 1000.0 * omega_per_s * omega_per_s
+        self._most, self._slew, self._smooth_s = most_ppm, slew_ppm_per_s, smooth_s
+        self.reset()
+
+    @property
+    def ppm(self) -> float:
+        """What was decided last."""
+        return self._ppm
+
+    @property
+    def clamped(self) -> bool:
+        """Whether the clocks are further apart, or the level further off, than can be followed at once."""
+        return abs(self._ppm) >= self._most
+
+    def update(self, level_frames: float, dt_s: float) -> float:
+        """Take the ring's level and the time since the last one; returns a deviation in ppm.
+
+        The resampler that fills the ring should make so many more frames than nominal; negative while it is too full.
+        """
+        if dt_s <= 0.0 or not math.isfinite(level_frames):
+            return self._ppm
+        error_ms = (self.target_frames - level_frames) / self._frames_per_ms
+        if self._error_ms is None:
+            self._error_ms = error_ms
+        self._error_ms += (1.0 - math.exp(-dt_s / self._smooth_s)) * (error_ms - self._error_ms)
+        integral = self._integral + self._ki * self._error_ms * dt_s
+        wanted = self._kp * self._error_ms + integral
+        step = self._slew * dt_s
+        ppm = min(max(wanted, self._ppm - step, -self._most), self._ppm + step, self._most)
+        if ppm == wanted or (wanted - ppm) * self._error_ms < 0.0:
+            self._integral = min(max(integral, -self._most), self._most)
+        self._ppm = ppm
+        return ppm
+
+    def reset(self, *, keep_drift: bool = False) -> None:
+        """Start anew; `keep_drift` keeps what was learned of the clocks (after a jump of the level, say)."""
+        self._integral = self._integral if keep_drift else 0.0
+        self._ppm = self._integral
+        self._error_ms = None
