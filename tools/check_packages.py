@@ -12,9 +12,7 @@ SHIPPED = (".py", ".pyi", ".md", ".typed")
 
 def tree_packages(root: Path) -> dict[str, str]:
     """Every package of the rooms: import name to folder, such as `myna.control.cli` to `control/cli`."""
-    folders = sorted(
-        init.parent.relative_to(root) for room in ROOMS for init in (root / room).rglob("__init__.py")
-    )
+    folders = sorted(init.parent.relative_to(root) for room in ROOMS for init in (root / room).rglob("__init__.py"))
     return {".".join((PREFIX, *folder.parts)): folder.as_posix() for folder in folders}
 
 
@@ -24,20 +22,15 @@ def package_problems(root: Path) -> list[str]:
     listed, mapped, present = set(table["packages"]), dict(table["package-dir"]), tree_packages(root)
     problems = [f"{name} is not in tool.setuptools.packages" for name in sorted(present.keys() - listed)]
     problems += [
-        f"tool.setuptools.packages names {name}, which is not there"
-        for name in sorted(listed - present.keys())
+        f"tool.setuptools.packages names {name}, which is not there" for name in sorted(listed - present.keys())
     ]
     for name, folder in present.items():
         if mapped.get(name) != folder:
-            problems.append(
-                f"tool.setuptools.package-dir must map {name} to {folder}, not {mapped.get(name)}"
-            )
+            problems.append(f"tool.setuptools.package-dir must map {name} to {folder}, not {mapped.get(name)}")
     for room in ROOMS:
         for folder in sorted((root / room).rglob("*.py")):
             if not (folder.parent / "__init__.py").exists():
-                problems.append(
-                    f"{folder.parent.relative_to(root).as_posix()} has modules but no __init__.py"
-                )
+                problems.append(f"{folder.parent.relative_to(root).as_posix()} has modules but no __init__.py")
     return sorted(set(problems))
 
 
@@ -59,8 +52,6 @@ def wheel_problems(root: Path, names: Iterable[str]) -> list[str]:
     problems += [f"the wheel holds {name}, which is not in the tree" for name in sorted(extra)]
     outside = {name for name in have if PurePosixPath(name).parts[0] != PREFIX and ".dist-info/" not in name}
     problems += [f"the wheel writes outside {PREFIX}/: {name}" for name in sorted(outside)]
-    if not any(
-        name.startswith(f"{PREFIX}/daemon/_core.") and name.endswith((".so", ".pyd")) for name in have
-    ):
+    if not any(name.startswith(f"{PREFIX}/daemon/_core.") and name.endswith((".so", ".pyd")) for name in have):
         problems.append("the wheel lacks the compiled myna/daemon/_core")
     return problems

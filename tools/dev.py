@@ -94,9 +94,7 @@ def run_in(command, **environment):
     """Run a command in the repository's root; returns its exit code, 128 + n for a signal."""
     sys.stdout.flush()
     try:
-        done = subprocess.run(
-            list(map(str, command)), cwd=ROOT, env={**os.environ, **environment}, check=False
-        )
+        done = subprocess.run(list(map(str, command)), cwd=ROOT, env={**os.environ, **environment}, check=False)
     except KeyboardInterrupt:
         return 130
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
