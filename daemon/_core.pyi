@@ -29,9 +29,12 @@ class Core:
         in_map: tuple[int, ...],
         out_map: tuple[int, ...],
         capacity_frames: int,
+        paced: bool = True,
     ) -> None:
-        """in_channels/out_channels 0: no such direction. out_map: device channels that get the mono signal;
-        the rest stay silent. ValueError on a map outside the channels or a capacity that is no power of two."""
+        """paced: callbacks come at the rate's own pace, so that `wait` may sleep as long as that takes; False for
+        a core fed as fast as its reader asks. in_channels/out_channels 0: no such direction. out_map: device channels that get the mono signal;
+        the rest stay silent. ValueError on a map outside the channels (at most 64) or a capacity that is no power
+        of two."""
 
     callback: int
     """Address of the C callback."""
@@ -56,6 +59,10 @@ class Core:
 
     def readable(self) -> int:
         """Input frames that can be read now (up to a gap)."""
+
+    def wanted(self) -> int:
+        """Frames the reader waits for right now (in `wait`), 0 if it does not wait: who feeds this core by hand
+        knows by `wanted() > readable()` that the reader has done all it can."""
 
     def discard(self, frames: int) -> int:
         """Skip up to `frames` readable input frames; returns how many."""

@@ -8,7 +8,7 @@
  * word has exactly one writing party, so plain atomic loads and stores suffice; there is no read-modify-write.
  *
  *   written by the callback: captured, played, claimed, in_stored, in_offset, in_dropping, stamp, its counters
- *   written by the reader:   in_taken
+ *   written by the reader:   in_taken, wanted
  *   written by the writer:   written, first_due, silenced, its counters
  *
  * Output ring. Cell `p & mask` belongs to output position p. The callback reads only positions below `written`, the
@@ -89,7 +89,7 @@ static void raise_to(Word *word, int64_t value)
 
 typedef struct {
     double rate_hz;
-    int in_channels, out_channels, in_mapped, out_mapped;
+    int in_channels, out_channels, in_mapped, out_mapped, paced;
     int in_map[MAX_CHANNELS], out_map[MAX_CHANNELS];
     int64_t capacity, mask;
     float *in_ring, *out_ring;
@@ -98,6 +98,7 @@ typedef struct {
      * them. The two differ by in_offset, which grows by each dropped stretch; as a new stretch only starts in an
      * empty ring, one offset holds for all that is in the ring. */
     Word captured, in_stored, in_offset, in_dropping, in_taken;
+    Word wanted; /* frames the reader waits for right now, 0: it does not wait */
     Word in_dropped, in_full_events, nonfinite_in;
 
     /* Output. */
@@ -367,22 +368,23 @@ static int64_t rewind_frames(State *state)
 /* Sleep until `frames` are readable, a gap must be taken, or the deadline has passed. */
 static int wait_readable(State *state, int64_t frames, int64_t timeout_ns)
 {
-    const int64_t shortest = 200000, longest = 5000000;
+    const int64_t shortest = 200000, longest = state->paced ? 5000000 : shortest;
     int64_t deadline = now_ns() + timeout_ns;
+    put(&state->wanted, frames);
     for (;;) {
         int64_t missing = frames - readable(state);
-        if (missing <= 0 || before_gap(state))
-            return 1;
         int64_t now = now_ns();
-        if (now >= deadline)
-            return 0;
+        if (missing <= 0 || before_gap(state) || now >= deadline) {
+            put(&state->wanted, 0);
+            return missing <= 0 || before_gap(state);
+        }
         /* Frames come a period at a time, the next one a period after the last callback. */
         int64_t period = get(&state->last_frames), ns = shortest;
         if (period > 0) {
             double ahead = ceil((double)missing / (double)period) * (double)period / state->rate_hz * 1e9;
             ns = ahead < 1e9 ? get(&state->stamp_ns) + (int64_t)ahead - now : longest;
         }
-        /* Not longer than a few ms: a file read as fast as possible, or a period that changed, comes earlier. */
+        /* Not longer than a few ms: the period may change. */
         ns = ns < shortest ? shortest : ns > longest ? longest : ns;
         sleep_ns(ns < deadline - now ? ns : deadline - now);
     }
@@ -438,13 +440,14 @@ static int take_map(PyObject *map, int channels, int *into, const char *name)
 static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {
-        "rate_hz", "in_channels", "out_channels", "in_map", "out_map", "capacity_frames", NULL};
+        "rate_hz", "in_channels", "out_channels", "in_map", "out_map", "capacity_frames", "paced", NULL};
     double rate_hz;
     int in_channels, out_channels;
     PyObject *in_map, *out_map;
     Py_ssize_t capacity;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$diiOOn:Core", names, &rate_hz, &in_channels, &out_channels,
-                                     &in_map, &out_map, &capacity))
+    int paced = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$diiOOn|p:Core", names, &rate_hz, &in_channels, &out_channels,
+                                     &in_map, &out_map, &capacity, &paced))
         return NULL;
     if (!(rate_hz > 0.0) || !isfinite(rate_hz))
         return PyErr_Format(PyExc_ValueError, "rate_hz must be above 0");
@@ -459,6 +462,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     state->rate_hz = rate_hz;
     state->in_channels = in_channels;
     state->out_channels = out_channels;
+    state->paced = paced;
     state->capacity = capacity;
     state->mask = capacity - 1;
     put(&state->first_due, NEVER);
@@ -603,6 +607,12 @@ static PyObject *core_readable(PyObject *self, PyObject *unused)
     return PyLong_FromLongLong(readable(((Core *)self)->state));
 }
 
+static PyObject *core_wanted(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLongLong(get(&((Core *)self)->state->wanted));
+}
+
 static PyObject *core_discard(PyObject *self, PyObject *count)
 {
     int64_t position;
@@ -695,6 +705,7 @@ static PyMethodDef core_methods[] = {
     {"wait", WITH_KEYWORDS(core_wait), METH_VARARGS | METH_KEYWORDS, "Wait, without the lock, for input frames."},
     {"read", core_read, METH_O, "Copy input frames; (frames, position of the first)."},
     {"readable", core_readable, METH_NOARGS, "Input frames that can be read now."},
+    {"wanted", core_wanted, METH_NOARGS, "Frames the reader waits for now; 0: it does not wait."},
     {"discard", core_discard, METH_O, "Skip input frames; how many went."},
     {"write", WITH_KEYWORDS(core_write), METH_VARARGS | METH_KEYWORDS, "Place frames at an output position."},
     {"rewind", core_rewind, METH_NOARGS, "Forget what was written but not played."},

@@ -127,6 +127,7 @@ int main(int count, char **arguments)
     pthread_t threads[3];
     callbacks = count > 1 ? atol(arguments[1]) : 20000;
     state.rate_hz = 48000.0;
+    state.paced = 1;
     state.in_channels = state.out_channels = state.in_mapped = state.out_mapped = 1;
     state.capacity = CAPACITY;
     state.mask = CAPACITY - 1;

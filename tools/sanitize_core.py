@@ -31,7 +31,8 @@ def run(title: str, command: list[str], **environment: str) -> bool:
         check=False,
     )
     print(f"{'ok  ' if done.returncode == 0 else 'FAIL'} {title}")
-    print("\n".join("     " + line for line in done.stdout.strip().splitlines()[-40 if done.returncode else -1 :]))
+    shown = done.stdout.strip().splitlines()[-40 if done.returncode else -1 :]
+    print("".join(f"     {line}\n" for line in shown), end="")
     return done.returncode == 0
 
 
@@ -74,7 +75,7 @@ def python_tests(compiler: str, scratch: Path) -> bool:
 
 def main() -> int:
     """Run all; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--callbacks", type=int, default=20000)
     parser.add_argument("--skip-tests", action="store_true", help="only the C harness")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The core under real threads: the callback runs without the interpreter lock while Python reads and writes."""
+"""The core under real threads: the callback runs without the interpreter lock beside Python."""
 
 import ctypes
 import threading
