@@ -446,7 +446,9 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *in_map, *out_map;
     Py_ssize_t capacity;
     int paced = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$diiOOn|p:Core", names, &rate_hz, &in_channels, &out_channels,
+    if (PyTuple_Size(args) != 0)
+        return PyErr_Format(PyExc_TypeError, "Core takes keyword arguments only");
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "diiOOn|p:Core", names, &rate_hz, &in_channels, &out_channels,
                                      &in_map, &out_map, &capacity, &paced))
         return NULL;
     if (!(rate_hz > 0.0) || !isfinite(rate_hz))
