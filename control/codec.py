@@ -211,8 +211,8 @@ def refusal(what: str, found: Sequence[Problem], code: str = "bad_request") -> M
     return MynaError(
         code,
         f"The {what} has {len(found)}{more} problem{'s' if len(found) > 1 else ''}: "
-        + "; ".join(str(problem) for problem in found[:5])
-        + ("; …" if len(found) > 5 else ""),
+        + "; ".join(str(problem).removesuffix(".") for problem in found[:5])
+        + ("; …" if len(found) > 5 else "."),
         problems=[{"field": problem.field, "message": problem.message} for problem in found],
     )
 
@@ -266,9 +266,7 @@ def _no_extension(code: int, _data: memoryview) -> object:
 
 
 def _malformed(detail: str) -> MynaError:
-    return MynaError(
-        "bad_request", f"The message is malformed: {detail}.", problems=[{"field": "", "message": detail}]
-    )
+    return MynaError("bad_request", f"The message is malformed: {detail}.", problems=[{"field": "", "message": detail}])
 
 
 def _mismatch(theirs: object) -> MynaError:
@@ -375,7 +373,12 @@ def describe(info: inspect.Type) -> str:
     """What a type takes, in words."""
     match info:
         case inspect.UnionType():
-            return " or ".join(describe(each) for each in info.types)
+            floats = any(isinstance(each, inspect.FloatType) for each in info.types)
+            return " or ".join(
+                describe(each)
+                for each in info.types
+                if not (floats and isinstance(each, inspect.IntType))  # a whole number is a number
+            )
         case inspect.LiteralType():
             return " or ".join(f"`{value}`" for value in info.values)
         case inspect.BoolType():

@@ -72,9 +72,7 @@ def private_dir(path: Path) -> Path:
             raise _foreign(path, target.st_uid)
         found = target
     if not stat.S_ISDIR(found.st_mode):
-        raise MynaError(
-            "state_unwritable", f"{path} is not a directory; move it out of the way.", path=str(path)
-        )
+        raise MynaError("state_unwritable", f"{path} is not a directory; move it out of the way.", path=str(path))
     if found.st_uid != os.getuid():
         raise _foreign(path, found.st_uid)
     if stat.S_IMODE(found.st_mode) & 0o077:
@@ -107,8 +105,8 @@ def ipc_endpoints(state: Path) -> tuple[str, str]:
     """
     tag = hashlib.sha256(os.fsencode(state)).hexdigest()[:8]
     given = os.environ.get("MYNA_RUNTIME_DIR")
-    candidates = [Path(given)] if given else [Path(platformdirs.user_runtime_dir("myna", appauthor=False))]
     uid = os.getuid() if hasattr(os, "getuid") else 0
+    candidates = [Path(given)] if given else _runtime_dirs(uid)
     candidates += [Path(tempfile.gettempdir()) / f"myna-{uid}", Path("/tmp") / f"myna-{uid}"]
     refused: MynaError | None = None
     for candidate in candidates:
@@ -120,7 +118,7 @@ def ipc_endpoints(state: Path) -> tuple[str, str]:
             private_dir(directory)
         except MynaError as error:
             refused = refused or error
-            if candidate is candidates[0] and given:  # asked for by name: no silent way around it
+            if given and candidate is candidates[0]:  # asked for by name: no silent way around it
                 raise
             continue
         return f"ipc://{directory / f'{tag}.control'}", f"ipc://{longest}"
@@ -128,6 +126,14 @@ def ipc_endpoints(state: Path) -> tuple[str, str]:
         "state_unwritable",
         "No short enough private directory for the control socket; set MYNA_RUNTIME_DIR to one.",
     )
+
+
+def _runtime_dirs(uid: int) -> list[Path]:
+    """The platform's runtime directory, if it has one (platformdirs warns where a session has none)."""
+    if sys.platform == "darwin":
+        return [Path(platformdirs.user_runtime_dir("myna", appauthor=False))]
+    session = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{uid}")
+    return [session / "myna"] if session.is_dir() else []
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -183,9 +189,7 @@ def load_connection(path: Path) -> Connection:
             "unreachable", "No daemon is running; start one with `myna up` or `mynad`.", path=str(path)
         ) from None
     except OSError as error:
-        raise MynaError(
-            "not_allowed", f"{path} can't be read: {error.strerror or error}.", path=str(path)
-        ) from error
+        raise MynaError("not_allowed", f"{path} can't be read: {error.strerror or error}.", path=str(path)) from error
     if hasattr(os, "getuid") and found.st_uid not in (os.getuid(), 0):
         raise _foreign(path, found.st_uid)
     try:

@@ -63,8 +63,7 @@ def add(state: Path, name: str, public: str) -> None:
     if not whole:
         raise MynaError(
             "bad_request",
-            "That is no CURVE public key: 40 characters in Z85 are expected, as "
-            "`myna keys create` prints them.",
+            "That is no CURVE public key: 40 characters in Z85 are expected, as `myna keys create` prints them.",
         )
     if name in clients(state):
         raise MynaError(
@@ -88,13 +87,9 @@ def remove(state: Path, name: str) -> None:
     try:
         (_list(state) / f"{name}.pub").unlink()
     except FileNotFoundError:
-        raise MynaError(
-            "not_found", f"There is no key named `{name}`; `myna keys list` shows all.", key=name
-        ) from None
+        raise MynaError("not_found", f"There is no key named `{name}`; `myna keys list` shows all.", key=name) from None
     except OSError as error:
-        raise MynaError(
-            "state_unwritable", f"The key can't be removed: {error.strerror}.", key=name
-        ) from error
+        raise MynaError("state_unwritable", f"The key can't be removed: {error.strerror}.", key=name) from error
 
 
 def new_pair() -> KeyPair:

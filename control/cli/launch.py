@@ -1,0 +1,115 @@
+"""Starts a daemon that outlives the command, and waits until it answers or says why not."""
+
+import os
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from myna.control.client import Client
+from myna.control.connection import connection_file, load_connection, private_dir, state_dir
+from myna.control.contract import HelloReply
+from myna.control.errors import CODES, Exit, MynaError
+
+START_TIMEOUT_S = 20.0
+_LOG = "start.log"  # what the daemon prints before its own log is open
+# What `myna[daemon]` brings and the thin client lacks.
+_NEEDED = ("numpy", "sounddevice", "soundfile", "soxr")
+
+
+def require_daemon_package() -> None:
+    """MynaError `missing_asset` with the command to run if only the thin client is installed."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise MynaError(
+            "missing_asset",
+            f"The daemon is not installed here ({', '.join(missing)} missing); run `pip install 'myna[daemon]'`.",
+            missing=missing,
+        )
+
+
+def running_daemon(client: Client) -> HelloReply | None:
+    """The daemon, if one answers. MynaError other than `unreachable` passes."""
+    try:
+        return client.hello()
+    except MynaError as error:
+        if error.code != "unreachable":
+            raise
+        return None
+
+
+def start_daemon(arguments: list[str]) -> None:
+    """Start `mynad` with these arguments, detached, and wait for its connection file.
+
+    Raises:
+        MynaError: `missing_asset` (not installed), the daemon's own exit code with its last lines, or
+            `timed_out`.
+    """
+    require_daemon_package()
+    state = private_dir(state_dir())
+    log = state / _LOG
+    try:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise MynaError("state_unwritable", f"{log} can't be written: {error.strerror}.", path=str(log)) from error
+    command = [sys.executable, "-m", "myna.daemon", "--state-dir", str(state), *arguments]
+    detach: dict[str, int | bool] = {"start_new_session": True}
+    if sys.platform == "win32":
+        detach = {"creationflags": subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP}
+    try:
+        process = subprocess.Popen(  # type: ignore[call-overload]
+            command, stdin=subprocess.DEVNULL, stdout=handle, stderr=handle, close_fds=True, **detach
+        )
+    finally:
+        os.close(handle)
+    try:
+        _wait(process, state, log)
+    finally:
+        process.returncode = process.returncode or 0  # it is meant to outlive us: no warning about that
+
+
+def _wait(process: "subprocess.Popen[bytes]", state: Path, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        ended = process.poll()
+        if ended is not None:
+            raise _failure(ended, log)
+        try:
+            if load_connection(connection_file(state)).pid == process.pid:
+                return
+        except MynaError as error:
+            if error.code != "unreachable":
+                raise
+        time.sleep(0.01)
+    process.terminate()
+    raise MynaError(
+        "timed_out",
+        f"The daemon was not ready within {START_TIMEOUT_S:g} s and was ended. Its last lines: {_tail(log)}",
+        log=str(log),
+    )
+
+
+def _failure(ended: int, log: Path) -> MynaError:
+    """The daemon's end as an error with the same exit code."""
+    codes: dict[int, str] = {
+        int(Exit.USAGE): "config_invalid",
+        int(Exit.BUSY): "already_running",
+        int(Exit.NOT_ALLOWED): "not_allowed",
+    }
+    known = codes.get(ended) or next((code for code, number in CODES.items() if number == ended), "failed")
+    code = known if known not in ("internal", "interrupted") else "failed"
+    return MynaError(
+        code,
+        f"The daemon did not start (exit code {ended}). Its last lines: {_tail(log)}",
+        exit_code=ended,
+        log=str(log),
+    )
+
+
+def _tail(log: Path, lines: int = 12) -> str:
+    try:
+        text = log.read_text(errors="replace").strip()
+    except OSError:
+        text = ""
+    return "\n".join(text.splitlines()[-lines:]) or "(it printed nothing)"

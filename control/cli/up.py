@@ -1,0 +1,113 @@
+"""`myna up`: the daemon, then the live session."""
+
+from typing import Annotated
+
+import typer
+
+from myna.control.cli import launch, output, values
+from myna.control.cli.options import Json, Pairs, Session, connect, device_name
+from myna.control.contract import LiveDevices, LiveStart, SessionStatus
+
+
+def up(
+    voice: Annotated[str | None, typer.Option("--voice", metavar="V", help="Which voice.")] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", metavar="D", help="Device name, `file:PATH` or `null`.")
+    ] = None,
+    output_: Annotated[
+        str | None, typer.Option("--output", metavar="D", help="Device name, `file:PATH` or `null`.")
+    ] = None,
+    monitor: Annotated[str | None, typer.Option("--monitor", metavar="D", help="Where you hear it too.")] = None,
+    host_api: Annotated[str | None, typer.Option("--host-api", metavar="NAME", help="Which host API.")] = None,
+    rate_hz: Annotated[int | None, typer.Option("--rate", metavar="HZ", help="Device rate.")] = None,
+    period_ms: Annotated[float, typer.Option("--period", metavar="MS", help="Device period.")] = 10.0,
+    channels: Annotated[
+        str | None, typer.Option("--channels", metavar="1,2", help="Input channels to mix, from 1.")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Files: as fast as it computes.")] = False,
+    pitch: Annotated[float | None, typer.Option("--pitch", help="Semitones.")] = None,
+    formant: Annotated[float | None, typer.Option("--formant", help="Semitones.")] = None,
+    settings: Pairs = None,
+    bypass: Annotated[bool, typer.Option("--bypass", help="Let your own voice through.")] = False,
+    session: Session = "main",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it runs, or at once.")] = True,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="E", help="For a daemon started here: its endpoint.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="F", help="For a daemon started here: its settings.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the daemon if it is not running, then go live."""
+    request = start_request(
+        session, voice, input_, output_, monitor, host_api, rate_hz, period_ms, channels, fast,
+        values.live_settings(settings or (), {"pitch": pitch, "formant": formant}), bypass, wait,
+    )  # fmt: skip
+    started = False
+    with connect() as client:
+        daemon = launch.running_daemon(client)
+        if daemon is None:
+            arguments = [*(["--listen", listen] if listen else []), *(["--config", config] if config else [])]
+            launch.start_daemon(arguments)
+            daemon, started = client.hello(), True
+        elif listen or config:
+            output.note("The daemon runs already; --listen and --config count at its next start.")
+        if not as_json:
+            output.note(f"daemon {'started' if started else 'running'} (process {daemon.pid})")
+        status = client.call("live.start", request, SessionStatus)
+    if as_json:
+        output.print_json({"daemon": daemon, "started": started, "session": status})
+    else:
+        from myna.control.cli.status import session_lines
+
+        output.pairs(session_lines(status))
+
+
+def start_request(
+    session: str,
+    voice: str | None,
+    input_: str | None,
+    output_: str | None,
+    monitor: str | None,
+    host_api: str | None,
+    rate_hz: int | None,
+    period_ms: float,
+    channels: str | None,
+    fast: bool,
+    settings: dict[str, bool | int | float | str | None],
+    bypass: bool,
+    wait: bool,
+) -> LiveStart:
+    """The message of `live.start`; devices are only named if any was. MynaError `bad_request`."""
+    from myna.control import codec
+
+    devices: dict[str, object] = {
+        "input": device_name(input_),
+        "output": device_name(output_),
+        "monitor": device_name(monitor),
+        "host_api": host_api,
+        "rate_hz": rate_hz,
+        "input_channels": _channels(channels),
+    }
+    named = any(value is not None for value in devices.values()) or fast or period_ms != 10.0
+    found = codec.validate(LiveDevices, {**devices, "period_ms": period_ms, "fast": fast}, what="command line")
+    return codec.validate(
+        LiveStart,
+        {"session": session, "voice": voice, "settings": settings, "bypass": bypass, "wait": wait}
+        | ({"devices": _plain(found)} if named else {}),
+        what="command line",
+    )
+
+
+def _plain(devices: LiveDevices) -> object:
+    import msgspec
+
+    return msgspec.to_builtins(devices)
+
+
+def _channels(text: str | None) -> list[int | str] | None:
+    """`1,2` as numbers; what is none stays text for the check to name."""
+    if text is None:
+        return None
+    return [int(each) if each.strip().isdigit() else each for each in text.split(",")]
