@@ -1,0 +1,1 @@
+"""Fundamental frequency: extractors behind one interface, and the shaping of their curves."""
