@@ -13,7 +13,7 @@ from myna.control.cli import output, sources, values
 from myna.control.cli.follow import failure, follow, why
 from myna.control.cli.options import Json, Pairs, connect
 from myna.control.client import Client
-from myna.control.contract import MAX_MESSAGE_BYTES, JobInfo, JobRef, JobsSubmit, JobsSubmitted, JobSpec
+from myna.control.contract import MAX_MESSAGE_BYTES, JobInfo, JobRef, JobSpec, JobsSubmit, JobsSubmitted
 from myna.control.errors import MynaError
 
 CHUNK_JOBS = 500

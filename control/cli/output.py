@@ -30,8 +30,8 @@ def print_error(error: MynaError, as_json: bool) -> None:
         return
     sys.stderr.write(f"myna: {printable(error.message)}\n")
     found = error.facts.get("problems")
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        for each in found:
+    if isinstance(found, list) and len(found) > 5:  # the message names the first five
+        for each in found[5:]:
             if isinstance(each, dict):
                 sys.stderr.write(printable(f"  {each.get('field') or 'message'}: {each.get('message')}") + "\n")
 
