@@ -1,6 +1,5 @@
 """The client: typed calls to a daemon, and its events."""
 
-import contextlib
 import os
 import secrets
 import struct
@@ -155,11 +154,11 @@ class Client:
         frames = codec.encode_request(number, method, request)
         deadline = time.monotonic() + limit_s
         sock = self._open()
-        sock.setsockopt(zmq.SNDTIMEO, int(1000 * min(limit_s, CONNECT_TIMEOUT_S)))
+        self._await_connection(sock, min(limit_s, CONNECT_TIMEOUT_S))
         try:
-            sock.send_multipart(frames)
-        except zmq.Again:  # ZMQ_IMMEDIATE: no finished connection to send to
-            raise self._unreachable() from None
+            sock.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:  # the connection broke just now
+            raise self._unreachable(refused=False) from None
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not self._wait(sock, left):
@@ -179,6 +178,32 @@ class Client:
                     outcome.facts.setdefault("from_daemon", True)
                 raise outcome
             return outcome
+
+    def _await_connection(self, sock: "zmq.Socket[bytes]", seconds: float) -> None:
+        """Wait until something can be sent: ZMQ_IMMEDIATE makes that a finished handshake, keys included."""
+        assert self._monitor is not None
+        poller = zmq.Poller()
+        poller.register(sock, zmq.POLLOUT)
+        poller.register(self._monitor, zmq.POLLIN)
+        deadline = time.monotonic() + seconds
+        refused = False
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(poller.poll(max(1, int(1000 * left))))
+            if sock in ready:
+                return
+            if self._monitor in ready:
+                happened = recv_monitor_message(self._monitor)["event"]
+                refused |= happened in (
+                    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+                    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                )
+                if happened == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                    raise self._unreachable(refused=True)
+        raise self._unreachable(refused=refused and self._secured)
+
+    @property
+    def _secured(self) -> bool:
+        return self._connection is not None and self._connection.server_key is not None
 
     def _wait(self, sock: "zmq.Socket[bytes]", seconds: float) -> bool:
         """Wait for a reply; MynaError `unreachable` as soon as the connection breaks."""
@@ -242,7 +267,7 @@ class Client:
         with self._lock:
             connection = self._connection
         if connection is None:
-            raise self._unreachable()
+            raise self._unreachable(refused=False)
         sub = self._context.socket(zmq.SUB)
         try:
             sub.setsockopt(zmq.LINGER, 0)
@@ -259,7 +284,7 @@ class Client:
             while True:
                 left = deadline - time.monotonic()
                 if left <= 0 or not sub.poll(max(1, int(1000 * left))):
-                    raise self._unreachable()
+                    raise self._unreachable(refused=False)
                 frames = sub.recv_multipart()
                 if frames[0] == sync:
                     break
@@ -326,7 +351,9 @@ class Client:
         except (zmq.ZMQError, ValueError) as error:
             sock.disable_monitor()
             sock.close()
-            self._monitor = None
+            if self._monitor is not None:
+                self._monitor.close()
+                self._monitor = None
             raise MynaError(
                 "config_invalid",
                 f"The endpoint {connection.endpoint} or its keys can't be used: {error}.",
@@ -339,18 +366,14 @@ class Client:
         if self._socket is not None:
             self._socket.disable_monitor()
             self._socket.close()
+        if self._monitor is not None:
+            self._monitor.close()
         self._socket = self._monitor = None
         self._connection = None
 
-    def _unreachable(self) -> MynaError:
-        """Why nothing could be sent: no daemon, or one that does not take our key."""
+    def _unreachable(self, refused: bool) -> MynaError:
+        """Why nothing could be sent: no daemon, or one that does not take our key. Drops the connection."""
         connection = self._connection
-        refused = False
-        if self._monitor is not None:
-            with contextlib.suppress(zmq.ZMQError):
-                while self._monitor.poll(0):
-                    happened = recv_monitor_message(self._monitor)["event"]
-                    refused |= happened != zmq.EVENT_DISCONNECTED
         self._drop()
         endpoint = connection.endpoint if connection else None
         if refused:

@@ -40,6 +40,7 @@ HARD_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 SYNC_PREFIX = b"sync."
 """A subscription to `sync.` and up to 59 bytes is answered by an event of that topic: earlier ones stand."""
 _SYNC_LIMIT = 64
+_ZAP_DOMAIN = "myna"
 _EVENTS_KEPT = 4096  # in the queue to the socket thread
 _PEER_QUEUE = 64  # replies kept for a client that does not read; the rest is dropped
 
@@ -210,9 +211,7 @@ class Server:
             else:
                 self._start_curve(context, place)
                 self._endpoint = _bind_tcp(self._router, self._asked)
-                self._events_endpoint = _bind_tcp(
-                    self._pub, self._asked_events or _events_beside(self._asked)
-                )
+                self._events_endpoint = _bind_tcp(self._pub, self._asked_events or _events_beside(self._asked))
             self._wake_in, self._wake_out = socket.socketpair()
             self._wake_in.setblocking(False)
             self._wake_out.setblocking(False)
@@ -221,9 +220,7 @@ class Server:
             raise
         if self._run is None:
             self._run = self._tasks.put
-            self._threads.append(
-                threading.Thread(target=self._run_tasks, name="control-handlers", daemon=True)
-            )
+            self._threads.append(threading.Thread(target=self._run_tasks, name="control-handlers", daemon=True))
         self._threads.append(threading.Thread(target=self._serve, name="control-socket", daemon=True))
         for thread in self._threads:
             thread.start()
@@ -281,8 +278,7 @@ class Server:
         if _somebody_listens(path):
             raise MynaError(
                 "already_running",
-                f"Another daemon answers at {endpoint}; stop it with `myna down`, or use "
-                "another --state-dir.",
+                f"Another daemon answers at {endpoint}; stop it with `myna down`, or use another --state-dir.",
                 endpoint=endpoint,
             )
         try:
@@ -308,12 +304,12 @@ class Server:
         self._server_key = pair.public
         self._auth = ThreadAuthenticator(context)
         self._auth.start()
-        self._auth.configure_curve_callback(domain="*", credentials_provider=_AllowList(state))
+        self._auth.configure_curve_callback(domain=_ZAP_DOMAIN, credentials_provider=_AllowList(state))
         for each in (self._router, self._pub):
             each.setsockopt(zmq.CURVE_SERVER, 1)
             each.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
             each.setsockopt(zmq.CURVE_PUBLICKEY, pair.public.encode("ascii"))
-            each.setsockopt(zmq.ZAP_DOMAIN, b"myna")
+            each.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN.encode())
             each.setsockopt(zmq.HEARTBEAT_IVL, 10_000)
             each.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
             if place.startswith("["):
@@ -360,11 +356,7 @@ class Server:
         with contextlib.suppress(zmq.Again):
             while True:
                 asked = self._pub.recv(zmq.NOBLOCK)
-                if (
-                    asked[:1] == b"\x01"
-                    and asked[1:].startswith(SYNC_PREFIX)
-                    and len(asked) <= _SYNC_LIMIT + 1
-                ):
+                if asked[:1] == b"\x01" and asked[1:].startswith(SYNC_PREFIX) and len(asked) <= _SYNC_LIMIT + 1:
                     self._send_event(asked[1:], 0, b"\xc0")
 
     # --- requests ---------------------------------------------------------------------------------------
@@ -391,9 +383,7 @@ class Server:
             self._send_events()
         self._give_answers()
         for token in list(self._pending):
-            self._answers.append(
-                (token, MynaError("refused", "The daemon is stopping; try again once it runs."))
-            )
+            self._answers.append((token, MynaError("refused", "The daemon is stopping; try again once it runs.")))
         self._give_answers()
         self._send_events()
 
@@ -423,8 +413,7 @@ class Server:
         if self._in_flight.get(identity, 0) >= MAX_IN_FLIGHT:
             raise MynaError(
                 "busy",
-                f"{MAX_IN_FLIGHT} requests of this client wait for their answer already; send the next "
-                "when one came.",
+                f"{MAX_IN_FLIGHT} requests of this client wait for their answer already; send the next when one came.",
                 limit=MAX_IN_FLIGHT,
                 retry_after_s=1.0,
             )
@@ -552,7 +541,11 @@ class _AllowList:
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether the client with this Z85 public key may come in."""
-        return keys.is_let_in(self._state, key.decode("ascii"))
+        try:
+            return keys.is_let_in(self._state, key.decode("ascii"))
+        except Exception:  # raised further it would end the authenticator's thread
+            log.exception("the list of clients can't be read")
+            return False
 
 
 def _split(endpoint: str) -> tuple[str, str]:
@@ -567,11 +560,12 @@ def _split(endpoint: str) -> tuple[str, str]:
         raise MynaError(
             "config_invalid", f"This platform has no ipc; listen on tcp://127.0.0.1:* instead of {endpoint}."
         )
-    if scheme == "tcp" and not re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^:\s/]+):(\*|\d{1,5})", place):
+    port = place.rpartition(":")[2]
+    named = re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^:\s/]+):(\*|\d{1,5})", place)
+    if scheme == "tcp" and (named is None or (port != "*" and int(port) > 65535)):
         raise MynaError(
             "config_invalid",
-            f"`{endpoint}` names no host and port: tcp://127.0.0.1:5555 is an example, port * "
-            "means any free one.",
+            f"`{endpoint}` names no host and port: tcp://127.0.0.1:5555 is an example, port * means any free one.",
             endpoint=endpoint,
         )
     return scheme, place

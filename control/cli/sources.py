@@ -9,8 +9,11 @@ from typing import NamedTuple
 from myna.control.errors import MynaError
 
 AUDIO = frozenset(
-    (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".m4a", ".aac", ".aif", ".aiff", ".w64", ".caf", ".wma")
-    + (".webm", ".mp4", ".mkv", ".mov", ".avi")
+    f".{name}"
+    for name in (
+        *("wav", "flac", "ogg", "oga", "opus", "mp3", "m4a", "aac", "aif", "aiff", "w64", "caf", "wma"),
+        *("webm", "mp4", "mkv", "mov", "avi"),
+    )
 )
 _WRITTEN = {".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".ogg": "ogg"}
 
