@@ -5,7 +5,7 @@ import secrets
 import struct
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -58,6 +58,55 @@ class Event(Struct, frozen=True, kw_only=True):
     message: Any  # of the topic's type in EVENT_TYPES
     lost: int = 0
     reconnected: bool = False  # first event after the connection was renewed; ask for the state again
+
+
+class Events:
+    """An iterator of events with a socket of its own; close it, or use it in a `with`, in the thread that iterates."""
+
+    def __init__(
+        self, sub: "zmq.Socket[bytes]", sync: bytes, early: list[list[bytes]], timeout_s: float | None
+    ) -> None:
+        """Made by `Client.events`: a subscribed socket, its sync topic, and what came before the sync did."""
+        self._sub = sub
+        self._sync = sync
+        self._early = early
+        self._wait_ms = None if timeout_s is None else max(0, int(1000 * timeout_s))
+        self._last: dict[str, int] = {}
+        self._reconnected = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event | None:
+        """The next event; None if nothing came within the time-out. StopIteration once closed."""
+        while not self._sub.closed:
+            if self._early:
+                frames = self._early.pop(0)
+            elif self._sub.poll(self._wait_ms):
+                frames = self._sub.recv_multipart()
+            else:
+                return None
+            if frames[0] == self._sync:  # the subscriptions were renewed, on a new connection
+                self._reconnected = True
+                self._last.clear()
+                continue
+            event = _event(frames, self._last, self._reconnected)
+            if event is not None:
+                self._reconnected = False
+                return event
+        raise StopIteration
+
+    def close(self) -> None:
+        """Unsubscribe."""
+        self._sub.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Client:
@@ -244,9 +293,7 @@ class Client:
 
     # --- events -----------------------------------------------------------------------------------------
 
-    def events(
-        self, topics: Iterable[str] = EVENTS, *, timeout_s: float | None = None
-    ) -> Generator[Event | None, None, None]:
+    def events(self, topics: Iterable[str] = EVENTS, *, timeout_s: float | None = None) -> "Events":
         """Subscribe, and return an iterator of events.
 
         All subscriptions stand when this returns: what is published after it is not missed. Without
@@ -292,7 +339,7 @@ class Client:
         except BaseException:
             sub.close()
             raise
-        return _iterate(sub, sync, early, timeout_s)
+        return Events(sub, sync, early, timeout_s)
 
     # --- life -------------------------------------------------------------------------------------------
 
@@ -415,33 +462,6 @@ def _reachable(events: str, requests: str) -> str:
     if not (events.startswith("tcp://") and requests.startswith("tcp://")):
         return events
     return f"{requests.rpartition(':')[0]}:{events.rpartition(':')[2]}"
-
-
-def _iterate(
-    sub: "zmq.Socket[bytes]", sync: bytes, early: list[list[bytes]], timeout_s: float | None
-) -> Generator[Event | None, None, None]:
-    last: dict[str, int] = {}
-    reconnected = False
-    wait_ms = None if timeout_s is None else max(0, int(1000 * timeout_s))
-    try:
-        while True:
-            if early:
-                frames = early.pop(0)
-            elif sub.poll(wait_ms):
-                frames = sub.recv_multipart()
-            else:
-                yield None
-                continue
-            if frames[0] == sync:  # the subscriptions were renewed, on a new connection
-                reconnected = True
-                last.clear()
-                continue
-            event = _event(frames, last, reconnected)
-            if event is not None:
-                reconnected = False
-                yield event
-    finally:
-        sub.close()
 
 
 def _event(frames: list[bytes], last: dict[str, int], reconnected: bool) -> Event | None:

@@ -112,31 +112,27 @@ def follow(
 ) -> list[JobInfo]:
     """Wait until every job has ended; returns them in order. KeyboardInterrupt passes."""
     tally = Tally(ids, clock())
-    with view(quiet) as shown:
-        events = client.events(("job.state", "job.progress"), timeout_s=0.5)
-        try:
-            asked_at = float("-inf")
-            turn: deque[str] = deque()
-            while tally.open:
-                now = clock()
-                if now - asked_at >= ASK_EVERY_S:  # also catches what ended before the subscription stood
-                    _ask(client, tally, turn)
-                    asked_at = now
-                    shown.show(tally, now)
-                    continue
-                event = next(events)
-                if event is None:
-                    continue
-                if isinstance(event.message, JobInfo):
-                    tally.take(event.message)
-                elif isinstance(event.message, JobProgress):
-                    tally.take_progress(event.message)
-                if event.lost or event.reconnected:
-                    asked_at = float("-inf")
-                shown.show(tally, clock())
+    with view(quiet) as shown, client.events(("job.state", "job.progress"), timeout_s=0.5) as events:
+        asked_at = float("-inf")
+        turn: deque[str] = deque()
+        while tally.open:
+            now = clock()
+            if now - asked_at >= ASK_EVERY_S:  # also catches what ended before the subscription stood
+                _ask(client, tally, turn)
+                asked_at = now
+                shown.show(tally, now)
+                continue
+            event = next(events)
+            if event is None:
+                continue
+            if isinstance(event.message, JobInfo):
+                tally.take(event.message)
+            elif isinstance(event.message, JobProgress):
+                tally.take_progress(event.message)
+            if event.lost or event.reconnected:
+                asked_at = float("-inf")
             shown.show(tally, clock())
-        finally:
-            events.close()
+        shown.show(tally, clock())
     return [job for job in tally.jobs.values() if job is not None]
 
 

@@ -7,7 +7,10 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
+
 from myna.control.client import Client
+from myna.control.codec import Fault
 from myna.control.connection import connection_file, load_connection, private_dir, state_dir
 from myna.control.contract import HelloReply
 from myna.control.errors import CODES, Exit, MynaError
@@ -53,7 +56,7 @@ def start_daemon(arguments: list[str]) -> None:
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
         raise MynaError("state_unwritable", f"{log} can't be written: {error.strerror}.", path=str(log)) from error
-    command = [sys.executable, "-m", "myna.daemon", "--state-dir", str(state), *arguments]
+    command = [sys.executable, "-m", "myna.daemon", "--foreground", "--json", "--state-dir", str(state), *arguments]
     detach: dict[str, int | bool] = {"start_new_session": True}
     if sys.platform == "win32":
         detach = {"creationflags": subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP}
@@ -91,7 +94,10 @@ def _wait(process: "subprocess.Popen[bytes]", state: Path, log: Path) -> None:
 
 
 def _failure(ended: int, log: Path) -> MynaError:
-    """The daemon's end as an error with the same exit code."""
+    """The daemon's end as the error it told, or as one with the same exit code."""
+    told = _told(log)
+    if told is not None:
+        return told
     codes: dict[int, str] = {
         int(Exit.USAGE): "config_invalid",
         int(Exit.BUSY): "already_running",
@@ -105,6 +111,23 @@ def _failure(ended: int, log: Path) -> MynaError:
         exit_code=ended,
         log=str(log),
     )
+
+
+class _Told(msgspec.Struct):
+    """What `mynad --json` prints when it can't start."""
+
+    ok: bool
+    error: Fault
+
+
+def _told(log: Path) -> MynaError | None:
+    """The error that the daemon printed as its last words."""
+    for text in reversed(_tail(log).splitlines()):
+        try:
+            return msgspec.json.decode(text, type=_Told).error.error()
+        except msgspec.MsgspecError:
+            continue
+    return None
 
 
 def _tail(log: Path, lines: int = 12) -> str:

@@ -38,7 +38,7 @@ def print_error(error: MynaError, as_json: bool) -> None:
 
 def printable(text: str) -> str:
     """`text` without control characters: names come from devices and files, terminals obey escapes."""
-    return "".join(each if each.isprintable() or each == "\n" else "�" for each in text)
+    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
 
 
 def line(text: str) -> None:
