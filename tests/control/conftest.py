@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from myna.control import contract
+from myna.control import codec, contract
 from myna.control.client import Client
 from myna.control.connection import Connection, ipc_endpoints, private_dir, write_connection
 from myna.control.errors import MynaError
@@ -67,7 +67,7 @@ class Desk:
 
     def set(self, request: contract.LiveSet) -> contract.LiveSetReply:
         self.calls.append(("live.set", request))
-        return contract.LiveSetReply(revision=1, settings=contract.LiveSettings(**request.values))  # type: ignore[arg-type]
+        return contract.LiveSetReply(revision=1, settings=codec.validate(contract.LiveSettings, request.values))
 
     def switch(self, request: contract.LiveSwitch) -> contract.SessionStatus:
         self.calls.append(("switch", request))
