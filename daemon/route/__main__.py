@@ -55,6 +55,7 @@ def lines(report: RouteReport) -> list[str]:
         level = f" at {report.level_db:g} dBFS" if report.level_db is not None else ""
         text.append(f"proof         {PROOFS[report.proof]}{level}")
     text += [f"problem       {problem}" for problem in report.problems]
+    text += [f"note          {warning}" for warning in report.warnings]
     text += [f"next          {step}" for step in report.steps]
     return text
 

@@ -96,10 +96,9 @@ def with_block(script: str | None, block: str) -> str:
 
     A user's script replaces the system's, so one that is made here must include that.
     """
-    kept = INCLUDE + "\n" if script is None else without_block(script) or ""
-    if kept and not kept.endswith("\n"):
-        kept += "\n"
-    return kept + block
+    kept = None if script is None else without_block(script)
+    kept = kept or INCLUDE
+    return kept + ("" if kept.endswith("\n") else "\n") + block
 
 
 def without_block(script: str) -> str | None:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,9 @@ PROOFS = {
     "not_there": "the sound server refused to open it",
 }
 
+# A server without any other source has no other choice of a default.
+HEARS_ITSELF = "It is the default microphone, so Myna would hear itself: name your own with `myna up --input`."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteReport:
@@ -44,6 +46,7 @@ class RouteReport:
     level_db: float | None = None
     snr_db: float | None = None
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     steps: tuple[str, ...] = field(default=())
 
     @property
@@ -124,12 +127,13 @@ def status(*, proof: bool = True) -> RouteReport:
         proof=shown.reason if shown else None,
         level_db=shown.level_db if shown else None,
         snr_db=shown.snr_db if shown else None,
-        problems=tuple(_problems(state.whole, persistent, shown, state.default_source)),
+        problems=tuple(_problems(state.whole, persistent, shown)),
+        warnings=(HEARS_ITSELF,) if state.default_source == MICROPHONE else (),
         steps=(f"In the application, choose {MICROPHONE_TITLE!r} as the microphone.",),
     )
 
 
-def _problems(whole: bool, persistent: bool, proof: Proof | None, default_source: str | None) -> Iterator[str]:
+def _problems(whole: bool, persistent: bool, proof: Proof | None) -> Iterator[str]:
     if not whole:
         yield "It is damaged (parts are missing or there twice): run `myna route create`."
     if not persistent:
@@ -142,8 +146,6 @@ def _problems(whole: bool, persistent: bool, proof: Proof | None, default_source
             "apt-get install libasound2-plugins; Fedora: dnf install alsa-plugins-pulseaudio; "
             "Arch: pacman -S alsa-plugins"
         )
-    if default_source == MICROPHONE:
-        yield "It is the default microphone, so Myna would hear itself: name your own with `myna up --input`."
 
 
 def _edge(server: Server) -> ModuleType:
@@ -152,19 +154,17 @@ def _edge(server: Server) -> ModuleType:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Two commands at once would make two microphones."""
+    """Two commands at once would make two microphones. The lock is on a folder: no file to leave behind."""
     import fcntl
 
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-    path = folder / f"myna-route-{os.getuid()}.lock"
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home())
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise RouteError("state_unwritable", f"{path} can't be opened: {error.strerror}.") from error
+        raise RouteError("failed", f"{folder} can't be opened: {error.strerror}.") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-        path.unlink(missing_ok=True)
     finally:
         os.close(handle)
 
