@@ -37,12 +37,10 @@ def log_mel(audio: Array) -> Array:
         (bands, samples // HOP + 1).
     """
     half = WINDOW // 2
-    if audio.shape[0] > half:
-        padded = np.pad(audio, half, mode="reflect")
-    else:
-        padded = np.pad(audio, (half, half + WINDOW))  # too short to mirror
+    mirrors = audio.shape[0] > half
+    padded = np.pad(audio, half, mode="reflect") if mirrors else np.pad(audio, (half, half + WINDOW))
     count = audio.shape[0] // HOP + 1
-    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[:: HOP][:count]
+    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:count]
     window = (0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
     magnitude = np.abs(np.fft.rfft(frames * window, axis=1)).astype(np.float32)
     out: Array = np.log(np.maximum(filters() @ magnitude.T, np.float32(FLOOR))).astype(np.float32)

@@ -65,7 +65,9 @@ class Up(nn.Module):
     def __init__(self, inner: int, out: int, blocks: int) -> None:
         super().__init__()
         self.conv1 = nn.Sequential(
-            nn.ConvTranspose2d(inner, out, 3, 2, padding=1, output_padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU()
+            nn.ConvTranspose2d(inner, out, 3, 2, padding=1, output_padding=1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(),
         )
         self.conv2 = nn.ModuleList(ResidualConvolution(2 * out if i == 0 else out, out) for i in range(blocks))
 
@@ -131,7 +133,9 @@ class Recurrent(nn.Module):
 class Rmvpe(nn.Module):
     """Log-mel to salience."""
 
-    def __init__(self, *, start: int, depth: int, across: int, blocks: int, hidden: int, recurrent: int, bands: int) -> None:
+    def __init__(
+        self, *, start: int, depth: int, across: int, blocks: int, hidden: int, recurrent: int, bands: int
+    ) -> None:
         super().__init__()
         self.unet = UNet(start, depth, across, blocks)
         self.cnn = nn.Conv2d(start, 3, 3, padding=1)

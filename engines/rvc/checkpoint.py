@@ -87,7 +87,8 @@ def open_voice(path: Path) -> VoiceFile:
         return _described(path, content, weights)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelUnusable(
-            f"{path.name} looks like a voice but its description is damaged ({type(error).__name__}: {error}); {WANTED}",
+            f"{path.name} looks like a voice but its description is damaged "
+            f"({type(error).__name__}: {error}); {WANTED}",
             path=str(path),
         ) from error
 

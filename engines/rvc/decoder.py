@@ -22,9 +22,7 @@ class ResidualBlock(nn.Module):
         self.convs1 = nn.ModuleList(
             nn.Conv1d(channels, channels, kernel, dilation=d, padding=d * (kernel - 1) // 2) for d in dilations
         )
-        self.convs2 = nn.ModuleList(
-            nn.Conv1d(channels, channels, kernel, padding=(kernel - 1) // 2) for _ in dilations
-        )
+        self.convs2 = nn.ModuleList(nn.Conv1d(channels, channels, kernel, padding=(kernel - 1) // 2) for _ in dilations)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, samples) → the same."""

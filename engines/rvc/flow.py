@@ -23,7 +23,8 @@ class GatedStack(nn.Module):
             nn.Conv1d(channels, 2 * channels, KERNEL, padding=KERNEL // 2) for _ in range(LAYERS)
         )
         self.res_skip_layers = nn.ModuleList(
-            nn.Conv1d(channels, channels if last else 2 * channels, 1) for last in (i == LAYERS - 1 for i in range(LAYERS))
+            nn.Conv1d(channels, channels if last else 2 * channels, 1)
+            for last in (i == LAYERS - 1 for i in range(LAYERS))
         )
         self.cond_layer = nn.Conv1d(speaker, 2 * channels * LAYERS, 1)
 

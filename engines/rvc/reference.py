@@ -26,7 +26,9 @@ _CACHE_FRAMES = 1024
 class ReferenceLive:
     """Steps of the original's live loop, from features and pitch to audio, without noise."""
 
-    def __init__(self, voice: Synthesizer, retrieval: Retrieval | None, *, index_rate: float, speaker_id: int = 0) -> None:
+    def __init__(
+        self, voice: Synthesizer, retrieval: Retrieval | None, *, index_rate: float, speaker_id: int = 0
+    ) -> None:
         self._voice = voice
         self._retrieval = retrieval
         self._rate = index_rate

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -66,6 +67,24 @@ class Synthesizer:
     speakers: int
 
 
+_MERGE = ("dec.m_source.l_linear.weight", "dec.m_source.l_linear.bias")
+
+
+def read_merge(voice: VoiceFile) -> Merge | None:
+    """The trained last step of the sine source, None for a voice without f0.
+
+    Raises:
+        ModelUnusable: a voice with f0 lacks it.
+    """
+    if not voice.has_f0:
+        return None
+    try:
+        weight, bias = (float(np.asarray(voice.weights[name].read(), np.float32).reshape(-1)[0]) for name in _MERGE)
+    except (KeyError, IndexError) as error:
+        raise ModelUnusable(f"{voice.path.name} says it has f0 but holds no sine source ({error})") from error
+    return Merge(weight, bias)
+
+
 def build(voice: VoiceFile) -> Synthesizer:
     """Build and fill the networks of `voice`, in float32, ready to infer.
 
@@ -99,13 +118,9 @@ def build(voice: VoiceFile) -> Synthesizer:
     whole = nn.Module()
     whole.enc_p, whole.flow, whole.dec, whole.emb_g = enc_p, flow, dec, emb_g
     state = folded(voice.weights, where=voice.path.name)
-    merge = None
-    if voice.has_f0:
-        try:
-            weight, bias = state.pop("dec.m_source.l_linear.weight"), state.pop("dec.m_source.l_linear.bias")
-        except KeyError as error:
-            raise ModelUnusable(f"{voice.path.name} says it has f0 but holds no sine source ({error})") from error
-        merge = Merge(float(weight.reshape(-1)[0]), float(bias.reshape(-1)[0]))
+    merge = read_merge(voice)
+    for name in _MERGE:
+        state.pop(name, None)
     # Left over by some trainers; inference never reads it.
     state = {name: value for name, value in state.items() if not name.startswith("enc_q.")}
     try:

@@ -200,10 +200,7 @@ class _Program:
         elif name == "APPEND":
             value = stack.pop()
             _extend(stack[-1], [value])
-        elif name == "APPENDS":
-            values = _to_mark(stack)
-            _extend(stack[-1], values)
-        elif name == "ADDITEMS":
+        elif name == "APPENDS" or name == "ADDITEMS":
             values = _to_mark(stack)
             _extend(stack[-1], values)
         elif name == "SETITEM":
@@ -317,8 +314,27 @@ class _Program:
 
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _LITERALS: Final = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 "
-    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8".split()
+    [
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "FLOAT",
+        "BINFLOAT",
+        "UNICODE",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+    ]
 )
 _EMPTY: Final[Mapping[str, Callable[[], object]]] = {
     "EMPTY_TUPLE": tuple,
@@ -545,9 +561,7 @@ def _read_safetensors(path: Path) -> object:
     return {"weight": weight, "metadata": metadata if isinstance(metadata, dict) else {}}
 
 
-def _span(
-    path: Path, start: int, length: int, shape: tuple[int, ...], dtype: str
-) -> Callable[[], NDArray[np.generic]]:
+def _span(path: Path, start: int, length: int, shape: tuple[int, ...], dtype: str) -> Callable[[], NDArray[np.generic]]:
     def read() -> NDArray[np.generic]:
         with path.open("rb") as file:
             file.seek(start)
@@ -628,7 +642,9 @@ def read_file(path: Path) -> object:
     if head.startswith(b"PK"):
         raise ModelUnusable(f"{path.name} is an empty or split zip archive", path=str(path))
     if b"ustar" in head or head[:3] == b"sys":
-        raise ModelUnusable(f"{path.name} is a tar archive (a torch file from before 2017?); save it anew", path=str(path))
+        raise ModelUnusable(
+            f"{path.name} is a tar archive (a torch file from before 2017?); save it anew", path=str(path)
+        )
     raise ModelUnusable(f"{path.name} is no checkpoint: its first bytes are of no kind known here", path=str(path))
 
 

@@ -9,6 +9,7 @@ from ..base import ModelUnusable
 from .torchfile import Tensor
 from .weightnames import plain_names
 
+
 def folded(tensors: Mapping[str, Tensor], *, where: str) -> dict[str, torch.Tensor]:
     """Read all tensors as float32 and fold weight norm (w = g · v / ‖v‖) into plain weights.
 

@@ -1,0 +1,150 @@
+"""Pitch extractors behind one interface: 16 kHz audio in, one pitch for every 10 ms out."""
+
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base import MissingAsset, ParameterRefused
+from . import mel, rmvpe
+from .pitch import MAX_HZ, MIN_HZ, on_grid
+
+Array = NDArray[np.float32]
+
+RATE_HZ: Final = 16000
+HOP: Final = 160
+
+METHODS: Final = ("swift", "rmvpe", "dio", "harvest")
+
+
+class PitchExtractor(Protocol):
+    """Finds pitch. Deterministic; keeps nothing between calls."""
+
+    @property
+    def name(self) -> str:
+        """The method."""
+        ...
+
+    def window(self, fresh: int) -> int:
+        """Samples to be given so that the newest `fresh` frames of 10 ms are as good as they get."""
+        ...
+
+    def track(self, audio: Array) -> Array:
+        """Pitch of 16 kHz audio.
+
+        Args:
+            audio: (samples,), a multiple of 160 in a live block.
+
+        Returns:
+            Hz, 0 where unvoiced; frame t stands at sample 160 t; (samples // 160,).
+        """
+        ...
+
+
+class Swift:
+    """SwiftF0: a small convolutional network whose weights come with its package."""
+
+    name = "swift"
+    _REACH_FRAMES = 18  # 2815 samples each way
+
+    def __init__(self, threads: int = 1) -> None:
+        try:
+            import swift_f0
+        except ImportError as error:
+            raise MissingAsset(
+                "pitch by `swift` needs the package swift-f0: pip install swift-f0", asset="swift-f0", where="pip"
+            ) from error
+        # Its threads would spin between blocks and take time from the networks.
+        self._detector: Any = swift_f0.SwiftF0(threads=max(1, threads), spin=False)
+
+    def window(self, fresh: int) -> int:
+        """The fresh frames and the network's reach before them."""
+        return (fresh + self._REACH_FRAMES) * HOP
+
+    def track(self, audio: Array) -> Array:
+        """See `PitchExtractor`."""
+        frames = audio.shape[0] // HOP
+        if frames == 0:
+            return np.zeros(0, np.float32)
+        found = self._detector.detect(np.clip(np.nan_to_num(audio), -8.0, 8.0), RATE_HZ, fmin=MIN_HZ, fmax=MAX_HZ)
+        hz = np.where(found.confidence >= 0.5, found.pitch_hz, 0.0)
+        return on_grid(found.timestamps, hz, frames)
+
+
+class Rmvpe:
+    """RMVPE, at whole multiples of 32 frames."""
+
+    name = "rmvpe"
+
+    def __init__(self, salience: Callable[[Array], Array], *, threshold: float = rmvpe.THRESHOLD) -> None:
+        """`salience` takes mel (1, 128, frames) and returns (1, frames, 360)."""
+        self._salience = salience
+        self._threshold = threshold
+
+    def window(self, fresh: int) -> int:
+        """Whole multiples of 32 frames; a frame stands at each end of the audio, so it is a hop shorter."""
+        return (rmvpe.MULTIPLE * math.ceil((fresh + 5) / rmvpe.MULTIPLE) - 1) * HOP
+
+    def track(self, audio: Array) -> Array:
+        """See `PitchExtractor`."""
+        spectrum = mel.log_mel(audio)
+        frames = spectrum.shape[1]
+        padded = np.pad(spectrum, ((0, 0), (0, -frames % rmvpe.MULTIPLE)))
+        salience = self._salience(np.ascontiguousarray(padded[None]))[0, :frames]
+        return rmvpe.decode(salience, self._threshold)[: audio.shape[0] // HOP].astype(np.float32)
+
+
+class World:
+    """WORLD's extractors: `dio` with its refinement, light; `harvest`, slower and steadier."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            import pyworld
+        except ImportError as error:
+            raise MissingAsset(
+                f"pitch by `{name}` needs the package pyworld-prebuilt: pip install pyworld-prebuilt",
+                asset="pyworld-prebuilt",
+                where="pip",
+            ) from error
+        self._world = pyworld
+        self.name = name
+
+    def window(self, fresh: int) -> int:
+        """The fresh frames and a tenth of a second before them: three periods of the lowest voice and the filters."""
+        return (fresh + (10 if self.name == "dio" else 20)) * HOP
+
+    def track(self, audio: Array) -> Array:
+        """See `PitchExtractor`."""
+        frames = audio.shape[0] // HOP
+        if frames == 0 or not np.any(audio):
+            return np.zeros(frames, np.float32)
+        wide = audio.astype(np.float64)
+        find = self._world.dio if self.name == "dio" else self._world.harvest
+        hz, times = find(wide, RATE_HZ, f0_floor=MIN_HZ, f0_ceil=MAX_HZ, frame_period=10.0)
+        if self.name == "dio":
+            hz = self._world.stonemask(wide, hz, times, RATE_HZ)
+        out = np.zeros(frames, np.float32)
+        count = min(frames, hz.shape[0])
+        out[:count] = np.where(np.isfinite(hz[:count]), hz[:count], 0.0)
+        return out
+
+
+def available(rmvpe_there: bool) -> tuple[str, ...]:
+    """The methods that would open here."""
+    packages = {"swift": "swift_f0", "dio": "pyworld", "harvest": "pyworld"}
+    found = [m for m in METHODS if m in packages and importlib.util.find_spec(packages[m]) is not None]
+    return tuple([*found, "rmvpe"] if rmvpe_there else found)
+
+
+def refuse(method: str, rmvpe_there: bool) -> ParameterRefused:
+    """The error for a method that is not built in."""
+    methods = available(rmvpe_there)
+    return ParameterRefused(
+        f"the pitch method {method!r} is not available here; these are: {', '.join(methods)}",
+        parameter="f0_method",
+        value=method,
+        allowed=methods,
+    )

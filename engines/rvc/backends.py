@@ -1,0 +1,409 @@
+"""Where the networks run: torch eager, OpenVINO or onnxruntime, behind one call, each checked against eager."""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..base import BackendUnavailable, OutOfMemory, Placement
+from ..graphs import CudaCapturer, GraphReplay, allowed
+from .networks import AnyArray, Network, Shape
+
+Array = NDArray[np.float32]
+Stage = Callable[..., Array]
+
+# What a backend must reach against torch eager, in dB, to be taken. bf16 keeps 8 bits of mantissa: 26–49 dB were
+# measured over the networks of full size; f32 only sums in another order.
+LEAST_SNR_DB: Final = {"bf16": 20.0, "fp16": 30.0, "fp32": 60.0, "int8": 20.0}
+
+
+class Backend(Protocol):
+    """Runs networks at fixed shapes."""
+
+    @property
+    def name(self) -> str:
+        """eager, openvino or onnxruntime."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """What it computes in."""
+        ...
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Execution providers or the like."""
+        ...
+
+    def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
+        """`network` ready to be called with inputs of these shapes.
+
+        Raises:
+            BackendUnavailable: this backend cannot run it.
+            OutOfMemory: there is no room.
+        """
+        ...
+
+
+@contextlib.contextmanager
+def _memory(what: str) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(f"no room on the device for {what}") from error
+    except MemoryError as error:
+        raise OutOfMemory(f"no room in memory for {what}") from error
+
+
+class Eager:
+    """Torch as it is; on a CUDA card of capability 8.0 and above by graph replay."""
+
+    name = "eager"
+
+    def __init__(self, device: str = "cpu", precision: str = "fp32", threads: int = 1) -> None:
+        self.precision = precision if device != "cpu" else "fp32"
+        self.providers: tuple[str, ...] = ()
+        self._type = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision, torch.float32)
+        try:
+            self._device = torch.device("cpu" if device == "cpu" else device)
+            torch.zeros(1, device=self._device)
+        except (RuntimeError, AssertionError) as error:
+            raise BackendUnavailable(f"the device {device} cannot be used: {error}", device=device) from error
+        self._graphs = self._device.type == "cuda" and allowed(torch.cuda.get_device_capability(self._device))
+        if self._device.type == "cpu":
+            torch.set_num_threads(max(1, threads))
+
+    def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
+        """The module itself; the shapes are only warmed."""
+        with _memory(network.role):
+            module = network.module.to(self._device)
+            if self._type != torch.float32:
+                module = module.to(self._type)
+        call: Callable[..., Any] = module
+        if self._graphs:
+            call = replay = GraphReplay(module, CudaCapturer(str(self._device)))
+            with torch.no_grad():
+                replay.prepare(*(self._moved(a) for a in examples(network, shapes)))
+
+        def run(*inputs: AnyArray) -> Array:
+            # Inference mode would make tensors that a graph cannot be replayed into.
+            with _memory(network.role), torch.no_grad():
+                out = call(*(self._moved(i) for i in inputs))
+                return np.ascontiguousarray(out.float().cpu().numpy())
+
+        return run
+
+    def _moved(self, values: AnyArray) -> torch.Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        return tensor.to(self._type) if tensor.is_floating_point() else tensor
+
+
+def examples(network: Network, shapes: Sequence[Shape], seed: int = 1) -> tuple[AnyArray, ...]:
+    """Inputs of these shapes, like true ones: noise for floats, small valid numbers for integers."""
+    random = np.random.default_rng(seed)
+    made: list[AnyArray] = []
+    for example, shape in zip(network.example, shapes, strict=True):
+        if example.dtype.kind == "f":
+            made.append((0.3 * random.standard_normal(shape)).astype(example.dtype))
+        else:
+            made.append(np.full(shape, int(example.reshape(-1)[0]), example.dtype))
+    return tuple(made)
+
+
+class OpenVino:
+    """OpenVINO on the CPU, at static shapes; bf16 where the CPU multiplies it natively."""
+
+    name = "openvino"
+
+    def __init__(self, precision: str, threads: int, cache_dir: Path | None) -> None:
+        try:
+            import openvino
+        except ImportError as error:
+            raise BackendUnavailable("the package openvino is not installed: pip install openvino") from error
+        self._openvino = openvino
+        self._core = openvino.Core()
+        self.providers: tuple[str, ...] = ("CPU",)
+        able = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if precision == "bf16" and not ("BF16" in able and has_amx()):
+            raise BackendUnavailable("this CPU does not multiply bf16 natively")
+        self.precision = precision
+        self._options: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            "INFERENCE_NUM_THREADS": max(1, threads),
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "ENABLE_HYPER_THREADING": False,
+        }
+        self._cache = cache_dir
+        self._models: dict[str, Any] = {}
+
+    def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
+        """Compile the network for these shapes."""
+        with _memory(network.role):
+            try:
+                model = self._model(network)
+                model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
+                request = self._core.compile_model(model, "CPU", self._options).create_infer_request()
+            except BackendUnavailable:
+                raise
+            except Exception as error:  # OpenVINO raises RuntimeError and kinds of its own
+                raise BackendUnavailable(f"OpenVINO cannot run the {network.role} network: {_first(error)}") from error
+
+        def run(*inputs: AnyArray) -> Array:
+            results = request.infer(dict(enumerate(inputs)), share_inputs=True)
+            return np.array(results[0], dtype=np.float32, copy=True)
+
+        return run
+
+    def _model(self, network: Network) -> Any:
+        """The network as exported once for all shapes, from disk if it is there."""
+        path = None if self._cache is None else self._cache / f"{network.key}-{network.role}.xml"
+        if path is not None and path.is_file() and path.with_suffix(".bin").is_file():
+            return self._core.read_model(path)  # its weights stay mapped from the file
+        known = self._models.get(network.key + network.role)
+        if known is not None:
+            return known.clone()
+        tensors = tuple(torch.from_numpy(e.copy()) for e in network.example)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tracing warns of every size that it takes for a constant
+            model = self._openvino.convert_model(network.module, example_input=tensors)
+        if path is None:
+            self._models[network.key + network.role] = model
+            return model.clone()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The weights first: a description without them is never found.
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                made = Path(folder) / path.name
+                self._openvino.save_model(model, made, compress_to_fp16=False)
+                os.replace(made.with_suffix(".bin"), path.with_suffix(".bin"))
+                os.replace(made, path)
+        except OSError:
+            return model.clone()  # a full or read-only disk costs time at the next start, nothing else
+        return self._core.read_model(path)
+
+
+class OnnxRuntime:
+    """onnxruntime on the CPU, from a graph that torch exports."""
+
+    name = "onnxruntime"
+
+    def __init__(self, precision: str, threads: int, cache_dir: Path | None) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise BackendUnavailable("the package onnxruntime is not installed") from error
+        if precision not in ("fp32", "auto"):
+            raise BackendUnavailable(f"onnxruntime computes in fp32 here, not {precision}")
+        self._runtime = onnxruntime
+        self.precision = "fp32"
+        self.providers: tuple[str, ...] = ("CPUExecutionProvider",)
+        self._threads = max(1, threads)
+        self._cache = cache_dir
+        self._graphs: dict[str, bytes] = {}
+
+    def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
+        """A session for the network; its graph takes any shape."""
+        options = self._runtime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        with _memory(network.role):
+            try:
+                session = self._runtime.InferenceSession(self._graph(network), options, providers=list(self.providers))
+            except BackendUnavailable:
+                raise
+            except Exception as error:  # onnxruntime's errors share no base class of their own
+                raise BackendUnavailable(
+                    f"onnxruntime cannot run the {network.role} network: {_first(error)}"
+                ) from error
+        names = [i.name for i in session.get_inputs()]
+
+        def run(*inputs: AnyArray) -> Array:
+            out = session.run(None, dict(zip(names, inputs, strict=True)))[0]
+            return np.asarray(out, np.float32)
+
+        return run
+
+    def _graph(self, network: Network) -> bytes | str:
+        path = None if self._cache is None else self._cache / f"{network.key}-{network.role}.onnx"
+        if path is not None and path.is_file():
+            return str(path)
+        known = self._graphs.get(network.key + network.role)
+        if known is not None:
+            return known
+        names = [f"input_{i}" for i in range(len(network.example))]
+        axes = {
+            name: {axis: f"{name}_{axis}" for axis in range(1, example.ndim)}
+            for name, example in zip(names, network.example, strict=True)
+        }
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = Path(folder) / "network.onnx"
+            try:
+                torch.onnx.export(
+                    network.module,
+                    tuple(torch.from_numpy(e.copy()) for e in network.example),
+                    str(made),
+                    input_names=names,
+                    output_names=["output"],
+                    dynamic_axes=axes,
+                    opset_version=17,
+                    dynamo=False,
+                )
+            except Exception as error:  # the exporter needs the package onnx, and has limits of its own
+                raise BackendUnavailable(f"the {network.role} network cannot be exported: {_first(error)}") from error
+            graph = made.read_bytes()
+        if path is None:
+            self._graphs[network.key + network.role] = graph
+            return graph
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_suffix(f".{os.getpid()}.part")
+            beside.write_bytes(graph)
+            os.replace(beside, path)
+        except OSError:
+            return graph
+        return str(path)
+
+
+def has_amx() -> bool:
+    """Whether this CPU has tiles that multiply bf16; False where the system doesn't tell."""
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in ("AVX2", "AVX2_VNNI", "SSE41", "AVX", "AVX512_CORE"):
+        return False
+    try:
+        return "amx_bf16" in Path("/proc/cpuinfo").read_text("ascii", "replace")
+    except OSError:
+        return False
+
+
+def _first(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+def snr_db(reference: Array, other: Array) -> float:
+    """How far `other` is from `reference`, in dB; −inf where it is not finite or of another shape."""
+    if reference.shape != other.shape or not np.isfinite(other).all():
+        return float("-inf")
+    signal = float(np.square(reference.astype(np.float64)).sum())
+    noise = float(np.square(reference.astype(np.float64) - other).sum())
+    return float("inf") if noise == 0 else 10.0 * float(np.log10(max(signal, 1e-30) / noise))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backend taken, and in words what was tried before it."""
+
+    backend: Backend
+    fallbacks: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def choose(placement: Placement, networks: Sequence[tuple[Network, Sequence[Shape]]]) -> Choice:
+    """The backend that a placement asks for; for `auto` the fastest that passes the check against eager.
+
+    On an accelerator that is torch. On the CPU, `auto` weighs OpenVINO in bf16 (where the CPU has it), OpenVINO in
+    fp32 and torch; a backend named by the user is taken at the precision named, and falls back to torch with its
+    reason when it cannot run.
+
+    Args:
+        placement: What was asked.
+        networks: What is to run, with the shapes to try.
+    """
+    device = placement.device
+    if device != "cpu":
+        return Choice(Eager(device, placement.precision, placement.threads), (), ())
+    eager = Eager("cpu", "fp32", placement.threads)
+    candidates: list[tuple[type[OpenVino] | type[OnnxRuntime], str]]
+    if placement.backend == "eager":
+        return Choice(eager, (), ())
+    if placement.backend == "openvino":
+        candidates = [(OpenVino, "bf16" if placement.precision == "bf16" else "fp32")]
+    elif placement.backend == "onnxruntime":
+        candidates = [(OnnxRuntime, "fp32")]
+    elif placement.backend == "auto":
+        candidates = [(OpenVino, "bf16"), (OpenVino, "fp32")]
+    else:
+        raise BackendUnavailable(
+            f"there is no backend {placement.backend!r}; auto, eager, openvino and onnxruntime are known",
+            backend=placement.backend,
+        )
+    fallbacks: list[str] = []
+    for kind, precision in candidates:
+        try:
+            backend = kind(precision, placement.threads, placement.cache_dir)
+            worst, faster = _checked(backend, eager, networks, placement.cache_dir)
+        except BackendUnavailable as error:
+            fallbacks.append(f"not {kind.name} {precision}: {error}")
+            continue
+        if worst < LEAST_SNR_DB[precision]:
+            fallbacks.append(
+                f"not {kind.name} {precision}: {worst:.0f} dB against torch, {LEAST_SNR_DB[precision]:.0f} wanted"
+            )
+            continue
+        if placement.backend == "auto" and faster < 1.0:
+            fallbacks.append(f"not {kind.name} {precision}: slower than torch here")
+            continue
+        return Choice(backend, tuple(fallbacks), (f"{kind.name} {precision}: {worst:.0f} dB against torch",))
+    return Choice(eager, tuple(fallbacks), ())
+
+
+def _checked(
+    backend: Backend, eager: Eager, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path | None
+) -> tuple[float, float]:
+    """The worst SNR over all networks and the speed against torch, from an earlier verdict where there is one."""
+    text = json.dumps(
+        [backend.name, backend.precision, has_amx(), os.cpu_count(), torch.__version__, _version(backend)]
+    )
+    key = hashlib.sha256((text + "".join(n.key + n.role for n, _ in networks)).encode()).hexdigest()[:32]
+    path = None if cache_dir is None else cache_dir / f"{key}.verdict.json"
+    if path is not None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads(path.read_text("utf-8"))
+            return float(told["snr_db"]), float(told["speed"])
+    worst, ours, theirs = float("inf"), 0.0, 0.0
+    for network, shapes in networks:
+        inputs = examples(network, shapes)
+        stage, reference = backend.stage(network, shapes), eager.stage(network, shapes)
+        worst = min(worst, snr_db(reference(*inputs), stage(*inputs)))
+        ours += _fastest(stage, inputs)
+        theirs += _fastest(reference, inputs)
+    speed = theirs / max(ours, 1e-9)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = path.with_suffix(f".{os.getpid()}.part")
+            beside.write_text(json.dumps({"snr_db": min(worst, 999.0), "speed": speed}), "utf-8")
+            os.replace(beside, path)
+    return worst, speed
+
+
+def _version(backend: Backend) -> str:
+    if backend.name == "openvino":
+        import openvino
+
+        return str(openvino.__version__)
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def _fastest(stage: Stage, inputs: tuple[AnyArray, ...], runs: int = 3) -> float:
+    best = float("inf")
+    for _ in range(runs):
+        started = time.perf_counter()
+        stage(*inputs)
+        best = min(best, time.perf_counter() - started)
+    return best

@@ -1,0 +1,232 @@
+"""All that a loaded voice computes with: its files, the backend they run on, and stages by shape."""
+
+import hashlib
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base import MissingAsset, ModelUnusable, ParameterRefused, Placement, VoiceAsset, VoiceFacts, VoiceParameters
+from ..f0 import rmvpe
+from ..f0.extractors import PitchExtractor, Rmvpe, Swift, World, refuse
+from ..index import Retrieval
+from . import embedder as embedder_file
+from . import hubert
+from .backends import Choice, Eager, Stage, choose
+from .checkpoint import VoiceFile, content_hash, open_voice
+from .geometry import FORMANT_LIMIT
+from .needs import required
+from .networks import AudioOf, LatentOf, Network, Shape
+from .source import Merge
+from .synthesizer import build, read_merge
+
+Array = NDArray[np.float32]
+
+# Names exports on disk; raised when a network's code changes what it computes.
+REVISION = "1"
+_KEPT_STAGES = 12
+
+
+class Models:
+    """A voice's networks, ready to be asked for stages of any shape. One owner; not thread-safe."""
+
+    def __init__(self, asset: VoiceAsset, placement: Placement, *, backend: str | None = None) -> None:
+        """Open the voice and the models that it shares.
+
+        Args:
+            asset: `model`, optionally `index`; `embedder` and, for RMVPE, `rmvpe`.
+            placement: Where to compute.
+            backend: Overrides the placement's.
+
+        Raises:
+            ModelUnusable: a file is missing, damaged or of another kind.
+            MissingAsset: the content encoder is not on this machine.
+            BackendUnavailable, OutOfMemory: it cannot run there.
+        """
+        self.asset = asset
+        self.placement = placement
+        if "model" not in asset.files:
+            raise ModelUnusable(f"the voice {asset.id} has no model file", voice=asset.id)
+        self.voice: VoiceFile = open_voice(asset.files["model"])
+        embedder = required(asset, "embedder")
+        self.rmvpe_path = asset.files.get("rmvpe")
+        if self.rmvpe_path is not None and not self.rmvpe_path.exists():
+            self.rmvpe_path = None
+        embedder_file.check(embedder, self.voice.version, self.voice.features)
+        self.merge: Merge | None = read_merge(self.voice)
+        self.hop, self.rate_hz = self.voice.rate_hz // 100, self.voice.rate_hz
+        self.channels, self.features = self.voice.config.inter, self.voice.features
+        self.speakers = self.voice.speakers
+        key = _key(self.voice.path)
+        self.content = Network(
+            "content",
+            _key(embedder) + self.voice.version,
+            lambda: hubert.load(embedder, self.voice.version),
+            (np.zeros((1, 16 * 320 + 80), np.float32),),
+        )
+        sid = np.zeros(1, np.int64)
+        phone = np.zeros((1, 40, self.features), np.float32)
+        noise = np.zeros((1, self.channels, 30), np.float32)
+        z = np.zeros((1, self.channels, 8), np.float32)
+        pitch = (np.ones((1, 40), np.int64),) if self.merge else ()
+        source = (np.zeros((1, 1, 8 * self.hop), np.float32),) if self.merge else ()
+        self.latent = Network("latent", key, lambda: LatentOf(build(self.voice).front), (phone, noise, sid, *pitch))
+        self.audio = Network("audio", key, lambda: AudioOf(build(self.voice).back), (z, sid, *source))
+        self.pitch: Network | None = None
+        if self.rmvpe_path is not None and self.merge is not None:
+            path = self.rmvpe_path
+            self.pitch = Network(
+                "pitch", _key(path), lambda: rmvpe.load(path), (np.zeros((1, 128, rmvpe.MULTIPLE), np.float32),)
+            )
+        self._stages: OrderedDict[tuple[str, tuple[Shape, ...]], Stage] = OrderedDict()
+        self.notes: list[str] = list(self.voice.notes)
+        self.index: Retrieval | None = self._index()
+        self.choice: Choice = self._choose(backend)
+        self._bytes = sum(t.nbytes for t in self.voice.weights.values())
+
+    def _index(self) -> Retrieval | None:
+        """The voice's index; a bad one is named once and the voice runs without."""
+        path = self.asset.files.get("index")
+        if path is None:
+            return None
+        try:
+            return Retrieval(path, self.features, max(1, self.placement.threads))
+        except (ModelUnusable, MissingAsset) as error:
+            self.notes.append(f"without retrieval: {error}")
+            return None
+
+    def _choose(self, backend: str | None) -> Choice:
+        placement = self.placement
+        if backend is not None:
+            placement = Placement(
+                device=placement.device,
+                precision=placement.precision,
+                threads=placement.threads,
+                backend=backend,
+                cache_dir=placement.cache_dir,
+            )
+        # Sizes of a short block: the check is about numbers, not about size.
+        total, tail, rendered = 60, 40, 16
+        networks: list[tuple[Network, list[Shape]]] = [
+            (self.content, [(1, total * 160)]),
+            (self.latent, self.latent_shapes(total, tail)),
+            (self.audio, self.audio_shapes(rendered)),
+        ]
+        if self.pitch is not None:
+            networks.append((self.pitch, [(1, 128, 2 * rmvpe.MULTIPLE)]))
+        choice = choose(placement, networks)
+        if choice.backend.name != "eager":
+            for network, _ in networks:
+                network.release()
+        return choice
+
+    def latent_shapes(self, total: int, tail: int) -> list[Shape]:
+        """Input shapes of the latent network for a context of `total` frames, of which `tail` are wanted."""
+        shapes: list[Shape] = [(1, total, self.features), (1, self.channels, tail), (1,)]
+        return [*shapes, (1, total)] if self.merge else shapes
+
+    def audio_shapes(self, rendered: int) -> list[Shape]:
+        """Input shapes of the audio network for `rendered` decoder frames."""
+        shapes: list[Shape] = [(1, self.channels, rendered), (1,)]
+        return [*shapes, (1, 1, rendered * self.hop)] if self.merge else shapes
+
+    def stage(self, network: Network, shapes: list[Shape]) -> Stage:
+        """`network` at these shapes, made at first use and kept.
+
+        Raises:
+            BackendUnavailable, OutOfMemory: it cannot be made.
+        """
+        key = (network.role, tuple(shapes))
+        known = self._stages.get(key)
+        if known is None:
+            known = self._stages[key] = self.choice.backend.stage(network, shapes)
+            if self.choice.backend.name != "eager":
+                network.release()
+            while len(self._stages) > _KEPT_STAGES:
+                self._stages.popitem(last=False)
+        self._stages.move_to_end(key)
+        return known
+
+    def extractor(self, method: str, *, light: bool) -> PitchExtractor:
+        """The pitch extractor of a method; `auto` is RMVPE where its weights are there, unless `light` is wanted.
+
+        Raises:
+            MissingAsset: RMVPE's weights, or the package of another method, are not on this machine.
+            ParameterRefused: an unknown method.
+        """
+        if method == "auto":
+            method = "rmvpe" if self.pitch is not None and not light else "swift"
+        if method == "swift":
+            return Swift(1)
+        if method == "rmvpe":
+            required(self.asset, "rmvpe")
+            network = self.pitch
+            if network is None:
+                raise refuse(method, False)
+            return Rmvpe(lambda mel: self.stage(network, [tuple(mel.shape)])(mel))
+        if method in ("dio", "harvest"):
+            return World(method)
+        raise refuse(method, self.pitch is not None)
+
+    def check(self, parameters: VoiceParameters) -> None:
+        """Refuse what this voice cannot do.
+
+        Raises:
+            ParameterRefused: a speaker it does not have, or a formant shift out of range.
+        """
+        if not 0 <= parameters.speaker_id < self.speakers:
+            raise ParameterRefused(
+                f"the voice {self.asset.id} has speakers 0 to {self.speakers - 1}, not {parameters.speaker_id}",
+                parameter="speaker_id",
+                value=parameters.speaker_id,
+                allowed=f"0..{self.speakers - 1}",
+            )
+        if abs(parameters.formant) > FORMANT_LIMIT:
+            raise ParameterRefused(
+                f"RVC voices move formants by up to ±{FORMANT_LIMIT:g} semitones, not {parameters.formant:g}",
+                parameter="formant",
+                value=parameters.formant,
+                allowed=f"-{FORMANT_LIMIT:g}..{FORMANT_LIMIT:g}",
+            )
+        if not -24 <= parameters.pitch <= 24:
+            raise ParameterRefused(
+                f"pitch moves by up to ±24 semitones, not {parameters.pitch:g}",
+                parameter="pitch",
+                value=parameters.pitch,
+                allowed="-24..24",
+            )
+
+    def facts(self, extractor: PitchExtractor | None) -> VoiceFacts:
+        """What runs."""
+        backend = self.choice.backend
+        return VoiceFacts(
+            engine="rvc",
+            device=self.placement.device,
+            precision=backend.precision,
+            backend=backend.name,
+            providers=backend.providers,
+            fallbacks=self.choice.fallbacks,
+            model_bytes=self._bytes,
+            notes=(
+                *self.notes,
+                *self.choice.notes,
+                f"pitch by {extractor.name}" if extractor is not None else "a voice without f0: pitch is not moved",
+            ),
+        )
+
+    def close(self) -> None:
+        """Let go of all weights and stages."""
+        self._stages.clear()
+        self.index = None
+        for network in (self.content, self.latent, self.audio, self.pitch):
+            if network is not None:
+                network.release()
+        self.choice = Choice(Eager(), (), ())
+
+
+def _key(path: Path) -> str:
+    """Names the exports of a file: its content and the revision of our networks."""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    joined = REVISION + "".join(content_hash(file) for file in files)
+    return hashlib.sha256(joined.encode()).hexdigest()[:24]
