@@ -98,19 +98,23 @@ class GrainVoice:
         out: Signal,
         origin: int,
         period_at: Callable[[float], float],
-        interval: float,
+        pitch: float,
         formant: float,
+        interval: float | None = None,
     ) -> None:
-        """Add the next grain to `out`, whose first frame is `origin`, and move on by `interval`.
+        """Add the next grain to `out`, whose first frame is `origin`, and move on by one new period.
 
         Args:
             out: Shape (frames,); what falls outside is lost.
             origin: Position of out[0].
             period_at: Tells the input's period around a position, in frames.
-            interval: New period in frames.
+            pitch: Ratio by which the pitch moves up.
             formant: Ratio by which formants move up.
+            interval: New period in frames, whatever the old one is; None: the old one by `pitch`.
         """
         mark, period = self._mark_near(self._next, period_at)
+        if interval is None:
+            interval = self._advance(self._next, 1.0 / pitch, period_at)
         reach = period / formant  # to the neighbouring pulse, as the grain plays it
         left_from, left_to = _fade(self._left, reach)
         right_from, right_to = _fade(interval, reach)
@@ -132,31 +136,69 @@ class GrainVoice:
     def _mark_near(self, position: float, period_at: Callable[[float], float]) -> tuple[float, float]:
         """The input's mark nearest to a position, and the period there."""
         marks = self._marks
-        while marks[-1] < position:
-            last = marks[-1]
-            marks.append(self._following(last, period_at(last)))
+        while marks[-1] < position and self._extend(period_at):
+            pass
+        last = marks[-1]
+        if last < position:  # not heard yet: as the last period went on
+            period = self._last_period(period_at)
+            return last + period * round((position - last) / period), period
         best = min(range(len(marks)), key=lambda i: abs(marks[i] - position))
         if len(marks) == 1:
             return marks[0], period_at(marks[0])
-        other = best - 1 if best else 1
-        return marks[best], abs(marks[best] - marks[other])
+        return marks[best], abs(marks[best] - marks[best - 1 if best else 1])
 
-    def _following(self, mark: float, period: float) -> float:
-        """Where the sound around a mark comes again about a period later."""
+    def _advance(self, position: float, periods: float, period_at: Callable[[float], float]) -> float:
+        """Frames in which, from a position on, so many periods of the input pass.
+
+        Following the marks, not their mean rate, keeps the output's pitch in time with the input's: with one
+        interval per period estimate it lagged, and half of all frames were more than 15 cents off.
+        """
+        marks = self._marks
+        at, left = position, periods
+        i = max((i for i in range(len(marks)) if marks[i] <= position), default=0)
+        while True:
+            if i + 1 >= len(marks):
+                if not self._extend(period_at):
+                    return at + left * self._last_period(period_at) - position
+                i = min(i, len(marks) - 2)  # the oldest mark may have gone
+            period = marks[i + 1] - marks[i]
+            here = (marks[i + 1] - at) / period
+            if here >= left:
+                return at + left * period - position
+            left -= here
+            at = marks[i + 1]
+            i += 1
+
+    def _last_period(self, period_at: Callable[[float], float]) -> float:
+        marks = self._marks
+        return marks[-1] - marks[-2] if len(marks) > 1 else period_at(marks[-1])
+
+    def _extend(self, period_at: Callable[[float], float]) -> bool:
+        """Find the mark after the last; False if its sound was not heard yet."""
+        following = self._following(self._marks[-1], period_at(self._marks[-1]))
+        if following is None:
+            return False
+        self._marks.append(following)
+        return True
+
+    def _following(self, mark: float, period: float) -> float | None:
+        """Where the sound around a mark comes again about a period later; None if not heard yet."""
         sound = self._sound
         size = period / sound.decimation
         count = max(4, round(size))
         first = round(sound.low_index(mark) - size / 2)
         short = int(np.floor((1 - _SEARCH) * size))
         long = int(np.ceil((1 + _SEARCH) * size))
-        if first < 0 or first + long + 1 + count > len(sound.low):
-            return mark + period  # not heard yet
-        template = sound.low[first : first + count]
+        if first + long + 1 + count > len(sound.low):
+            return None
+        if first + short < 1:  # a stretch that outlived its sound
+            return mark + period
+        template = cut(sound.low, first, first + count)
         ahead = sound.low[first + short - 1 : first + long + 1 + count]
-        views = np.lib.stride_tricks.sliding_window_view(ahead, count)
-        energy = np.einsum("ij,ij->i", views, views) * (template @ template)
-        match = (views @ template) / np.sqrt(np.maximum(energy, 1e-40))
-        lags = np.arange(short - 1, short - 1 + len(views))
+        squares = np.concatenate(([0.0], np.cumsum(ahead * ahead)))
+        energy = (squares[count:] - squares[:-count]) * (template @ template)
+        match = np.correlate(ahead, template, "valid") / np.sqrt(np.maximum(energy, 1e-40))
+        lags = np.arange(short - 1, short - 1 + len(match))
         match = match - _STEADY * (lags / size - 1.0) ** 2
         best = int(np.argmax(match[1:-1])) + 1
         if match[best] < _WORTH:

@@ -78,11 +78,10 @@ class PitchTracker:
             return np.zeros(1), np.zeros(1)
         # Lags short - 1 … long + 1, so that peaks at both ends have neighbours.
         past = heard[-(window + long + 1) : len(heard) - (short - 1)]
-        views = np.lib.stride_tricks.sliding_window_view(past, window)[::-1]
         squares = np.concatenate(([0.0], np.cumsum(past * past)))
         energies = (squares[window:] - squares[:-window])[::-1]
         floor = window * _FLOOR**2
-        score = (views @ newest) / np.sqrt(energy * np.maximum(energies, floor))
+        score = np.correlate(past, newest, "valid")[::-1] / np.sqrt(energy * np.maximum(energies, floor))
         middle = score[1:-1]
         peaks = np.flatnonzero((middle > 0.3) & (middle >= score[:-2]) & (middle > score[2:])) + 1
         biased = score - self._bias

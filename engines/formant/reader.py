@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 Signal = NDArray[np.float64]
 
-_HALF_EXACT = 8  # taps each side at speed 1
-_HALF = 6  # taps each side per unit of speed above 1
+_HALF = 7  # taps each side; more in proportion to a speed above 1
 _PHASES = 128
 _BETA = 7.0
 # Cubic reading costs treble at low rates and aliases when read faster: a Kaiser sinc whose cutoff follows
@@ -17,9 +16,9 @@ class Reader:
     """Windowed-sinc reading; keeps the kernel table of the last speed."""
 
     def __init__(self) -> None:
-        self._speed = 0.0
-        self._half = 0
-        self._table = np.zeros((0, 0))
+        self._plain = _table(1.0)
+        self._speed = 1.0
+        self._table = self._plain
 
     def read(self, signal: Signal, start: float, speed: float, count: int) -> Signal:
         """Read `count` values at positions start, start + speed, …; beyond its ends the signal is 0.
@@ -28,38 +27,36 @@ class Reader:
             signal: Shape (frames,).
             start: Position of the first value in frames, may be fractional.
             speed: Frames between values, > 0; above 1 the signal is low-passed to what remains.
-            count: How many, >= 0.
+            count: How many, >= 1.
         """
         if speed == 1.0:
             return self._shifted(signal, start, count)
         if speed != self._speed:
-            self._build(speed)
-        half = self._half
+            self._speed, self._table = speed, _table(speed)
+        table = self._table
+        width = table.shape[1]
         at = start + speed * np.arange(count)
         whole = np.floor(at)
         place = (at - whole) * _PHASES
         phase = place.astype(np.intp)
         rest = (place - phase)[:, None]
-        first = whole.astype(np.intp) - (half - 1)
-        low, high = int(first[0]), int(first[-1]) + 2 * half
-        piece = cut(signal, low, high)
-        windows = np.lib.stride_tricks.sliding_window_view(piece, 2 * half)[first - low]
-        near = self._table[phase]
-        kernel = near + rest * (self._table[phase + 1] - near)
-        return np.asarray(np.einsum("ij,ij->i", windows, kernel), np.float64)
+        first = whole.astype(np.intp) - (width // 2 - 1)
+        low = int(first[0])
+        piece = cut(signal, low, int(first[-1]) + width)
+        windows = piece[(first - low)[:, None] + np.arange(width)]
+        near = table[phase]
+        near += rest * (table[phase + 1] - near)
+        return np.asarray(np.einsum("ij,ij->i", windows, near), np.float64)
 
     def _shifted(self, signal: Signal, start: float, count: int) -> Signal:
         whole = int(np.floor(start))
-        taps = _kernel(np.array([start - whole]), _HALF_EXACT, 1.0)[0]
-        low = whole - (_HALF_EXACT - 1)
-        piece = cut(signal, low, low + count + 2 * _HALF_EXACT - 1)
-        return np.asarray(np.convolve(piece, taps[::-1], "valid"), np.float64)
-
-    def _build(self, speed: float) -> None:
-        wide = max(1.0, speed)
-        self._half = int(np.ceil(_HALF * wide))
-        self._table = _kernel(np.arange(_PHASES + 1) / _PHASES, self._half, wide)
-        self._speed = speed
+        place = (start - whole) * _PHASES
+        phase = int(place)
+        near, far = self._plain[phase], self._plain[phase + 1]
+        taps = near + (place - phase) * (far - near)
+        low = whole - (len(taps) // 2 - 1)
+        piece = cut(signal, low, low + count + len(taps) - 1)
+        return np.convolve(piece, taps[::-1], "valid")
 
 
 def cut(signal: Signal, low: int, high: int) -> Signal:
@@ -73,9 +70,12 @@ def cut(signal: Signal, low: int, high: int) -> Signal:
     return piece
 
 
-def _kernel(fraction: Signal, half: int, wide: float) -> Signal:
-    """Taps for reading `fraction` of a frame after tap half - 1, shape (len(fraction), 2 * half)."""
-    offset = np.arange(-(half - 1), half + 1)[None, :] - fraction[:, None]
-    window = np.i0(_BETA * np.sqrt(np.maximum(0.0, 1.0 - (offset / half) ** 2))) / np.i0(_BETA)
+def _table(speed: float) -> Signal:
+    """Kernels for _PHASES + 1 places between two frames, shape (places, taps)."""
+    wide = max(1.0, speed)
+    half = int(np.ceil(_HALF * wide))
+    fraction = np.arange(_PHASES + 1)[:, None] / _PHASES
+    offset = np.arange(-(half - 1), half + 1)[None, :] - fraction
+    window = np.i0(_BETA * np.sqrt(np.maximum(0.0, 1.0 - (offset / half) ** 2)))
     taps = np.sinc(offset / wide) * window
     return np.asarray(taps / taps.sum(axis=1, keepdims=True), np.float64)

@@ -3,7 +3,7 @@
 from collections import deque
 
 import numpy as np
-from scipy.signal import butter, firwin, sosfilt
+from scipy.signal import butter, firwin, lfilter
 
 from myna.engines.formant.grains import GrainVoice, Sound
 from myna.engines.formant.noise import NoiseVoice
@@ -47,7 +47,8 @@ class Converter:
         step = decimation(rate_hz)
         taps = 2 * round(0.00125 * rate_hz) + 1
         self._lowpass = firwin(taps, min(1300.0, 0.4 * rate_hz), fs=rate_hz)
-        self._rumble = butter(2, _RUMBLE_HZ, "highpass", fs=rate_hz, output="sos")
+        self._gather = np.arange(step - 1, self.hop, step)[:, None] + np.arange(taps)
+        self._rumble = butter(2, _RUMBLE_HZ, "highpass", fs=rate_hz)
         self._tracker = PitchTracker(rate_hz / step)
         # A correlation of two windows, the later one ending now, is about a time between them.
         lag = (taps - 1) // 2 + step * self._tracker.window / 2 + 0.004 * rate_hz
@@ -90,7 +91,7 @@ class Converter:
         self._raw[:] = 0.0
         self._tracker.reset()
         self._grains.stop()
-        self._filter = np.zeros((len(self._rumble), 2))
+        self._filter = np.zeros(2)
         self._voiced_out[:] = 0.0
         self._noise_out[:] = 0.0
         self._zeros = self._silent_hops
@@ -134,11 +135,10 @@ class Converter:
         clipped = np.clip(heard, -_LOUDEST, _LOUDEST)
         self._raw[:-hop] = self._raw[hop:]
         self._raw[-hop:] = clipped
-        full, self._filter = sosfilt(self._rumble, clipped.astype(np.float64), zi=self._filter)
+        full, self._filter = lfilter(*self._rumble, clipped.astype(np.float64), zi=self._filter)
         taps = len(self._lowpass)
         context = np.concatenate((self._sound.full[-(taps - 1) :], full))
-        views = np.lib.stride_tricks.sliding_window_view(context, taps)
-        self._sound.push(full, views[step - 1 :: step] @ self._lowpass)
+        self._sound.push(full, context[self._gather] @ self._lowpass)
         low = self._sound.low[-self._tracker.needed :]
         period = self._tracker.push(low) * step
         # Correlation finds voice only once two periods were heard: a stretch is begun one hop early.
@@ -184,24 +184,26 @@ class Converter:
                     break
                 grains.start(start, self._period_at(start + hop))
             period = self._period_at(grains.at)
-            interval = self._interval(period)
             begins = grains.begins(_SEARCHED * period / self._formant_ratio)
             if begins >= end:
                 break
             if self._voiced_stretch(max(begins, origin) - hop) is None:
                 grains.stop()
                 break
-            grains.render(out, origin, self._period_at, interval, self._formant_ratio)
+            grains.render(
+                out, origin, self._period_at, self._pitch_ratio, self._formant_ratio, self._note_interval()
+            )
         spoken = out[:hop].copy()
         out[:-hop] = out[hop:]
         out[-hop:] = 0.0
         return spoken
 
-    def _interval(self, period: float) -> float:
-        if self._preset.style == "robot":
-            low, high = ROBOT_RANGE_HZ
-            return self._rate / min(max(self._preset.robot_hz * self._pitch_ratio, low), high)
-        return period / self._pitch_ratio
+    def _note_interval(self) -> float | None:
+        """The period of the one note that a robot has; None for voices that follow the input's."""
+        if self._preset.style != "robot":
+            return None
+        low, high = ROBOT_RANGE_HZ
+        return self._rate / min(max(self._preset.robot_hz * self._pitch_ratio, low), high)
 
     def _breathe(self, origin: int, voiced: Signal) -> Signal:
         """The unvoiced part of the hop at `origin`; a frame is spared where all under it is voiced."""
