@@ -2,10 +2,13 @@
 
 import re
 
+_WORDS = ("cable", "loopback", "null", "vac", "obs", "myna")  # as whole words only
+_PARTS = (
+    "virtual", "virtmic", "virt_", "vb-audio", "vb-cable", "voicemeeter", "black ?hole", "soundflower", "monitor of",
+    r"\.monitor\b",
+)  # fmt: skip
 _VIRTUAL = re.compile(
-    r"virt(ual|mic|_)|\bcable\b|cable[-_ ]?(input|output|[ab]\b)|vb-?(audio|cable)|voicemeeter|black ?hole"
-    r"|loopback|soundflower|null|\bmyna|monitor of|\.monitor\b|\bvac\b|\bobs\b",
-    re.IGNORECASE,
+    "|".join((*(f"(?<![a-z]){word}(?![a-z])" for word in _WORDS), *_PARTS)), re.IGNORECASE
 )
 
 

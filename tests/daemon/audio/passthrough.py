@@ -1,0 +1,59 @@
+"""A program under test: copies input to output a constant number of frames later, tells what happens as JSON lines.
+
+Arguments: input output rate_hz period_ms delay_frames. Ends when its standard input closes or the stream ends.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+from dataclasses import asdict
+
+import numpy as np
+
+from myna.daemon.audio.backend import StreamRequest
+from myna.daemon.audio.open import open_stream
+
+
+def tell(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def main() -> None:
+    source_name, sink_name, rate_hz, period_ms, delay = sys.argv[1:6]
+    stream = open_stream(
+        StreamRequest(input=source_name, output=sink_name, rate_hz=int(rate_hz), period_ms=float(period_ms))
+    )
+    source, sink = stream.source, stream.sink
+    if source is None or sink is None:
+        raise SystemExit("a direction is missing")
+    stream.start()
+    block = round(0.01 * int(rate_hz))
+    into = np.zeros(block, np.float32)
+    began, settled, checked = time.monotonic(), False, time.monotonic()
+    while True:
+        if source.wait(block, 20.0):
+            frames, position = source.read(into)
+            sink.write(position + int(delay), into[:frames])
+        now = time.monotonic()
+        if not settled and now - began > 1.0:
+            settled = True
+            # Priorities are told after the start: only then do the threads exist.
+            tell(settled=sink.stats(), facts=asdict(stream.facts))
+        if now - checked > 0.05:
+            checked = now
+            if (reason := stream.ended()) is not None:
+                tell(ended=reason)
+                break
+            if select.select([sys.stdin], [], [], 0)[0]:
+                break
+    stats = sink.stats()
+    closing = time.monotonic()
+    stream.close()
+    tell(stats=stats, close_s=time.monotonic() - closing)
+    os._exit(0)  # PortAudio's own clean-up at exit can hang on a dead server
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Real PortAudio on a real PulseAudio: sound comes through bit for bit, a dead server is noticed, a new one works."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from myna.daemon.audio.enumerate import list_in_child
+from tools.audio_server import MIC_CABLE, NODES, OUT_CABLE, TEST_MIC, VIRTUAL_MIC, AudioServer, missing_programs
+
+RATE = 48000
+HZ = 997.0
+DELAY = 4800
+PROGRAM = Path(__file__).with_name("passthrough.py")
+
+MISSING = missing_programs("pulse")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(MISSING), reason=f"no sound server to test with: {', '.join(MISSING)} not installed"),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[AudioServer]:
+    with AudioServer("pulse") as running:
+        yield running
+
+
+class Program:
+    """The program under test in its own process; collects what it tells."""
+
+    def __init__(self, server: AudioServer, period_ms: float = 10.0) -> None:
+        arguments = [TEST_MIC, OUT_CABLE, str(RATE), str(period_ms), str(DELAY)]
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env=server.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.told: dict[str, Any] = {}
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.told.update(json.loads(line))
+                self._news.notify_all()
+
+    def wait_for(self, key: str, timeout_s: float) -> Any:
+        with self._news:
+            assert self._news.wait_for(lambda: key in self.told, timeout_s), f"nothing told of {key}: {self.told}"
+            return self.told[key]
+
+    def stop(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(10.0)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._thread.join(5.0)
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+        return self.told
+
+
+def test_signal() -> NDArray[np.float32]:
+    """Half a second each of silence and noise, 3 s of sine, noise, silence."""
+    noise = np.random.default_rng(3).uniform(-0.5, 0.5, RATE // 2)
+    quiet = np.zeros(RATE // 2)
+    sine = 0.5 * np.sin(2 * np.pi * HZ / RATE * np.arange(3 * RATE))
+    return np.concatenate([quiet, noise, sine, noise, quiet]).astype(np.float32)
+
+
+test_signal.__test__ = False  # type: ignore[attr-defined]
+
+
+def play_and_record(server: AudioServer, sound: NDArray[np.float32], folder: Path) -> NDArray[np.float32]:
+    """Play into the microphone's cable, record the virtual microphone meanwhile."""
+    raw = folder / "sound.raw"
+    raw.write_bytes(sound.tobytes())
+    form = ["--raw", "--format=float32le", f"--rate={RATE}", "--channels=1", "--latency-msec=20"]
+    recorder = subprocess.Popen(
+        ["parec", *form, "-d", VIRTUAL_MIC], env=server.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    parts: list[bytes] = []
+
+    def pump() -> None:
+        assert recorder.stdout is not None
+        while data := recorder.stdout.read1(65536):
+            parts.append(data)
+
+    thread = threading.Thread(target=pump)
+    thread.start()
+    try:
+        subprocess.run(
+            ["pacat", "--playback", *form, "-d", MIC_CABLE, str(raw)], env=server.env, timeout=30, check=True
+        )
+        enough, deadline = sum(map(len, parts)) + 4 * RATE, time.monotonic() + 10.0
+        while sum(map(len, parts)) < enough and time.monotonic() < deadline:  # another second
+            time.sleep(0.02)
+    finally:
+        recorder.terminate()
+        recorder.wait(5)
+        thread.join(5)
+        assert recorder.stdout is not None
+        recorder.stdout.close()
+    data = b"".join(parts)
+    return np.frombuffer(data[: len(data) // 4 * 4], np.float32)
+
+
+def place_of(recording: NDArray[np.float32], piece: NDArray[np.float32], begin: int, end: int) -> int:
+    """Where `piece` lies in recording[begin:end], by cross-correlation."""
+    part = recording[begin:end].astype(np.float64)
+    size = 1 << (len(part) + len(piece)).bit_length()
+    product = np.fft.irfft(np.fft.rfft(part, size) * np.conj(np.fft.rfft(piece.astype(np.float64), size)), size)
+    return begin + int(np.argmax(product[: len(part) - len(piece) + 1]))
+
+
+def sine_snr_db(part: NDArray[np.float32]) -> float:
+    """Signal over all else of the best fitting sine."""
+    turns = 2 * np.pi * HZ / RATE * np.arange(len(part))
+    basis = np.stack([np.sin(turns), np.cos(turns)], 1)
+    weights, *_ = np.linalg.lstsq(basis, part.astype(np.float64), rcond=None)
+    rest = part - basis @ weights
+    return float(10 * np.log10(np.mean((basis @ weights) ** 2) / max(float(np.mean(rest**2)), 1e-20)))
+
+
+def test_sound_passes_unchanged_and_with_a_constant_delay(server: AudioServer, tmp_path: Path) -> None:
+    program = Program(server)
+    try:
+        settled = program.wait_for("settled", 20.0)
+        sound = test_signal()
+        recording = play_and_record(server, sound, tmp_path)
+    finally:
+        told = program.stop()
+    facts = told["facts"]
+    assert (facts["input"], facts["output"], facts["host_api"]) == (TEST_MIC, OUT_CABLE, "ALSA")
+    assert facts["duplex"]
+    assert (facts["rate_in_hz"], facts["period_in_frames"]) == (RATE, 480)
+    half, middle = RATE // 2, len(recording) // 2
+    first = place_of(recording, sound[half : 2 * half], 0, middle)
+    second = place_of(recording, sound[8 * half : 9 * half], middle, len(recording))
+    sine = recording[first + half + 2400 : first + 7 * half - 2400]
+    chunks = [sine_snr_db(chunk) for chunk in np.split(sine[: len(sine) // 12000 * 12000], len(sine) // 12000)]
+    print(f"snr_db median {np.median(chunks):.1f} least {min(chunks):.1f}", facts, told["stats"], told["close_s"])
+    assert np.median(chunks) >= 60.0
+    assert second - first == 7 * half  # not a frame more or less after 3.5 s
+    assert told["stats"]["dry_events"] == settled["dry_events"]
+    assert told["stats"]["late_frames"] == settled["late_frames"]
+    assert told["stats"]["in_dropped"] == 0
+
+
+def test_killed_server_is_told_and_a_new_one_works_in_a_fresh_process(server: AudioServer, tmp_path: Path) -> None:
+    program = Program(server)
+    try:
+        program.wait_for("settled", 20.0)
+        server.kill()
+        killed = time.monotonic()
+        assert program.wait_for("ended", 10.0) == "lost"
+        noticed_s = time.monotonic() - killed
+    finally:
+        told = program.stop()
+    print(f"noticed after {noticed_s:.2f} s, closed in {told['close_s']:.2f} s")
+    assert noticed_s <= 2.0
+    assert told["close_s"] <= 1.5
+    server.start()
+    again = Program(server)
+    try:
+        again.wait_for("settled", 20.0)
+        recording = play_and_record(server, test_signal(), tmp_path)
+    finally:
+        again.stop()
+    assert np.max(np.abs(recording)) > 0.4
+
+
+def test_devices_are_listed_by_a_child(server: AudioServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    reply = list_in_child()
+    assert reply.problem is None
+    listed = {device.name: device for device in reply.devices}
+    assert set(NODES) <= set(listed)
+    assert listed[VIRTUAL_MIC].is_virtual
+    assert not listed[TEST_MIC].is_virtual
+    assert {device.host_api for device in reply.devices} == {"ALSA"}
