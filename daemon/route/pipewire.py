@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from myna.daemon.route.programs import output_of
 from myna.daemon.route.state import RouteState
 
 APPEAR_S = 5.0
+SETTLE_S = 1.0
 FRAGMENT = Path("pipewire/pipewire.conf.d/50-myna.conf")
 
 
@@ -84,13 +85,21 @@ def _default(dump: list[dict[str, Any]], key: str) -> str | None:
 
 def dump() -> list[dict[str, Any]]:
     """Every object of the server. RouteError if it does not answer."""
-    text = output_of("pw-dump")
     try:
-        # Objects that change while it prints make it print a second list: the first is the whole one.
-        found, _ = json.JSONDecoder().raw_decode(text)
+        return merged(output_of("pw-dump"))
     except ValueError as error:
         raise RouteError("failed", f"pw-dump printed no JSON ({error}); restart PipeWire.") from error
-    return [item for item in found if isinstance(item, dict)]
+
+
+def merged(text: str) -> list[dict[str, Any]]:
+    """The objects of pw-dump's lists: it prints one more for what changes while it prints. ValueError if it is none."""
+    objects: dict[int, dict[str, Any]] = {}
+    decoder = json.JSONDecoder()
+    while text := text.lstrip():
+        found, end = decoder.raw_decode(text)
+        objects |= {item["id"]: item for item in found if isinstance(item, dict) and "id" in item}
+        text = text[end:]
+    return list(objects.values())
 
 
 def state() -> RouteState:
@@ -100,7 +109,7 @@ def state() -> RouteState:
 
 def create() -> None:
     """Make both ends and their links unless they are there, once. RouteError if the server refuses."""
-    if state().whole:
+    if state().any and _settles(lambda found: found.whole, SETTLE_S):
         return
     remove()
     for _, properties in pipewire_nodes():
@@ -131,12 +140,19 @@ def remove() -> bool:
     for node in found:
         # The two ends of a loopback go together; pw-cli ends well where the second is gone already.
         output_of("pw-cli", "destroy", str(node))
-    deadline = time.monotonic() + APPEAR_S
-    while state().any:
-        if time.monotonic() > deadline:
-            raise RouteError("failed", "PipeWire did not let go of the virtual microphone; restart it.")
-        time.sleep(0.05)
+    if not _settles(lambda found: not found.any, APPEAR_S):
+        raise RouteError("failed", "PipeWire did not let go of the virtual microphone; restart it.")
     return bool(found)
+
+
+def _settles(condition: Callable[[RouteState], bool], within_s: float) -> bool:
+    """Whether the server comes to a state within a while: its objects appear and vanish one by one."""
+    deadline = time.monotonic() + within_s
+    while not condition(state()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def persist() -> Path:

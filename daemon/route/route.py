@@ -72,7 +72,7 @@ def create() -> RouteReport:
         edge = _edge(server)
         edge.create()
         edge.persist()
-    return status(proof=False)
+        return status(proof=False)
 
 
 def remove() -> bool:

@@ -1,0 +1,38 @@
+"""What is asked of a service manager: one value, from which every system's file is rendered."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+NAME = "myna"
+LABEL = "org.myna.daemon"  # launchd's reverse-domain custom
+TASK = "Myna"
+DESCRIPTION = "Myna: your microphone in another voice"
+
+# Exit codes after which a new start would end the same way: usage, already running, not allowed.
+HOPELESS = (2, 5, 6)
+WATCHDOG_S = 30
+RESTART_LIMIT = 5
+RESTART_WINDOW_S = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The daemon's command line, and where its words go where the manager keeps no journal."""
+
+    command: tuple[str, ...]
+    log: Path
+
+
+def plan_for(*, state_dir: Path, config: Path | None, named: bool, python: str = sys.executable) -> Plan:
+    """The plan for this interpreter.
+
+    `named` tells whether the user chose the state directory; the platform's own needs no option. `--resume` makes the
+    daemon live again after a login if it was live when it ended.
+    """
+    command = [python, "-m", "myna.daemon", "--foreground", "--resume"]
+    if named:
+        command += ["--state-dir", str(state_dir)]
+    if config is not None:
+        command += ["--config", str(config)]
+    return Plan(command=tuple(command), log=state_dir / "service.log")
