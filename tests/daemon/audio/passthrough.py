@@ -1,8 +1,10 @@
 """A program under test: copies input to output a constant number of frames later, tells what happens as JSON lines.
 
-Arguments: input output rate_hz period_ms delay_frames. Ends when its standard input closes or the stream ends.
+Arguments: input output rate_hz period_ms delay_frames hold_ms. Ends when its standard input closes or the stream
+ends. hold_ms above 0: every half second the interpreter lock is held for so long, as a stubborn extension would.
 """
 
+import ctypes
 import json
 import os
 import select
@@ -21,7 +23,7 @@ def tell(**facts: object) -> None:
 
 
 def main() -> None:
-    source_name, sink_name, rate_hz, period_ms, delay = sys.argv[1:6]
+    source_name, sink_name, rate_hz, period_ms, delay, hold_ms = sys.argv[1:7]
     stream = open_stream(
         StreamRequest(input=source_name, output=sink_name, rate_hz=int(rate_hz), period_ms=float(period_ms))
     )
@@ -31,6 +33,9 @@ def main() -> None:
     stream.start()
     block = round(0.01 * int(rate_hz))
     into = np.zeros(block, np.float32)
+    holding = ctypes.PyDLL(None)  # calls through it keep the lock
+    holds = {"count": 0, "callbacks": 0}
+    held = time.monotonic()
     began, settled, checked = time.monotonic(), False, time.monotonic()
     while True:
         if source.wait(block, 20.0):
@@ -41,6 +46,12 @@ def main() -> None:
             settled = True
             # Priorities are told after the start: only then do the threads exist.
             tell(settled=sink.stats(), facts=asdict(stream.facts))
+        if float(hold_ms) and settled and now - held > 0.5:
+            before = sink.stats()["callbacks"]
+            holding.usleep(round(1000 * float(hold_ms)))
+            holds["callbacks"] += sink.stats()["callbacks"] - before
+            holds["count"] += 1
+            held = time.monotonic()
         if now - checked > 0.05:
             checked = now
             if (reason := stream.ended()) is not None:
@@ -51,7 +62,7 @@ def main() -> None:
     stats = sink.stats()
     closing = time.monotonic()
     stream.close()
-    tell(stats=stats, close_s=time.monotonic() - closing)
+    tell(stats=stats, holds=holds, close_s=time.monotonic() - closing)
     os._exit(0)  # PortAudio's own clean-up at exit can hang on a dead server
 
 
