@@ -190,11 +190,14 @@ def decode(kind: type[M], data: bytes, *, what: str = "request", strict: bool = 
 def validate(kind: type[M], raw: object, *, what: str = "request", strict: bool = True) -> M:
     """Turn plain data (dicts, lists, numbers, text) into a struct; errors as `decode`."""
     if not strict:
-        raw = _without_unknown(_info(kind), raw)
         try:
             return msgspec.convert(raw, kind)
-        except msgspec.ValidationError:
-            pass
+        except (msgspec.ValidationError, OverflowError):
+            raw = _without_unknown(_info(kind), raw)
+        try:
+            return msgspec.convert(raw, kind)
+        except (msgspec.ValidationError, OverflowError):
+            pass  # the walk below says where
     found = list(islice(_walk(_info(kind), raw, ""), MAX_PROBLEMS + 1))
     if not found:
         try:

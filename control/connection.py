@@ -128,6 +128,14 @@ def ipc_endpoints(state: Path) -> tuple[str, str]:
     )
 
 
+def default_endpoints(state: Path) -> tuple[str, str | None]:
+    """Endpoints (requests, events) where nothing else is asked for: ipc, or loopback TCP where there is none.
+
+    Events None: beside the requests. Errors as `ipc_endpoints`.
+    """
+    return ("tcp://127.0.0.1:*", None) if sys.platform == "win32" else ipc_endpoints(state)
+
+
 def _runtime_dirs(uid: int) -> list[Path]:
     """The platform's runtime directory, if it has one (platformdirs warns where a session has none)."""
     if sys.platform == "darwin":

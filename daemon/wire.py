@@ -21,6 +21,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from myna.control import codec, keys
+from myna.control.connection import Connection
 from myna.control.contract import (
     EVENT_TYPES,
     MAX_IN_FLIGHT,
@@ -32,6 +33,7 @@ from myna.control.contract import (
     Message,
 )
 from myna.control.errors import MynaError
+from myna.control.process import started_at
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +226,24 @@ class Server:
         self._threads.append(threading.Thread(target=self._serve, name="control-socket", daemon=True))
         for thread in self._threads:
             thread.start()
+
+    def connection(self) -> Connection:
+        """What clients of this user on this machine need; after `start`. Write it with `write_connection`.
+
+        Over TCP it holds the key pair `local`, which is on the list.
+        """
+        local = keys.local_keys(self._state_dir) if self._server_key is not None else None
+        return Connection(
+            endpoint=_from_here(self._endpoint),
+            events=_from_here(self._events_endpoint),
+            pid=os.getpid(),
+            started=started_at(os.getpid()),
+            version=self._version,
+            state_dir=str(self._state_dir),
+            server_key=self._server_key,
+            client_key=local.public if local is not None else None,
+            client_secret=local.secret if local is not None else None,
+        )
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Let handlers that wait in line finish, tell the rest `refused`, and stop. Safe to call twice.
@@ -578,6 +598,14 @@ def _events_beside(endpoint: str) -> str:
         return f"ipc://{place.removesuffix('.control')}.events"
     host, _, port = place.rpartition(":")
     return f"tcp://{host}:{'*' if port in ('*', '0') else int(port) + 1}"
+
+
+def _from_here(endpoint: str) -> str:
+    """A bound endpoint as this machine's clients connect to it: a wildcard host is no place to go."""
+    for wildcard, loopback in (("tcp://0.0.0.0:", "tcp://127.0.0.1:"), ("tcp://[::]:", "tcp://[::1]:")):
+        if endpoint.startswith(wildcard):
+            return loopback + endpoint[len(wildcard) :]
+    return endpoint
 
 
 def _is_loopback(place: str) -> bool:

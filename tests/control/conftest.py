@@ -12,9 +12,8 @@ import zmq
 
 from myna.control import codec, contract
 from myna.control.client import Client
-from myna.control.connection import Connection, ipc_endpoints, private_dir, write_connection
+from myna.control.connection import ipc_endpoints, private_dir, write_connection
 from myna.control.errors import MynaError
-from myna.control.process import started_at
 from myna.daemon.wire import Deferred, Server
 
 WAIT_S = 10.0
@@ -202,19 +201,9 @@ def desk(state: Path) -> Desk:
     return Desk(state)
 
 
-def announce(server: Server, state: Path, **more: Any) -> Connection:
+def announce(server: Server, state: Path) -> None:
     """Write the connection file as the daemon does."""
-    connection = Connection(
-        endpoint=server.endpoint,
-        events=server.events_endpoint,
-        pid=os.getpid(),
-        started=started_at(os.getpid()),
-        state_dir=str(state),
-        server_key=server.server_key,
-        **more,
-    )
-    write_connection(state, connection)
-    return connection
+    write_connection(state, server.connection())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import zmq
 
 from myna.control import codec, contract, keys
 from myna.control.client import Client, Event
-from myna.control.connection import Connection, ipc_endpoints
+from myna.control.connection import Connection, default_endpoints, ipc_endpoints
 from myna.control.errors import MynaError
 from myna.daemon.wire import HARD_LIMIT_BYTES, Deferred, Server
 
@@ -404,6 +404,14 @@ def test_a_daemon_that_dies_while_it_is_asked_is_unreachable_at_once(state: Path
 # --- endpoints ------------------------------------------------------------------------------------------
 
 
+def test_the_default_endpoint_needs_no_asking(state: Path, desk: Desk) -> None:
+    endpoint, events = default_endpoints(state)
+    with Server(endpoint, desk.table(), version="0", state_dir=state, events=events) as server:
+        announce(server, state)
+        with Client() as client:
+            assert client.hello().version == "0"
+
+
 def test_the_socket_is_private(server: Server) -> None:
     for endpoint in (server.endpoint, server.events_endpoint):
         path = Path(endpoint.removeprefix("ipc://"))
@@ -492,6 +500,19 @@ def test_beyond_loopback_needs_a_client_key(state: Path, desk: Desk) -> None:
             server.publish("log", contract.LogLine(level="info", message="hi"))
             assert take(events, 1)[0].message.message == "hi"
             events.close()
+
+
+def test_the_own_user_gets_in_by_the_connection_file(state: Path, desk: Desk) -> None:
+    keys.create(state, "studio")
+    for endpoint in ("tcp://127.0.0.1:*", "tcp://0.0.0.0:0"):
+        with Server(endpoint, desk.table(), version="0", state_dir=state) as server:
+            announce(server, state)
+            with Client() as client:
+                assert client.hello().pid == os.getpid()
+                events = client.events(("log",), timeout_s=WAIT_S)
+                server.publish("log", contract.LogLine(level="info", message="hi"))
+                assert take(events, 1)[0].message.message == "hi"
+                events.close()
 
 
 def test_an_unknown_key_gets_nothing(state: Path, desk: Desk) -> None:
