@@ -73,8 +73,15 @@ def _plain(value: object) -> object:
 
 
 def pack(value: object) -> bytes:
-    """`value` in msgpack. MynaError `too_large` beyond the message limit."""
-    data = msgspec.msgpack.encode(value, enc_hook=_plain)
+    """`value` in msgpack. MynaError `too_large` beyond the message limit, `bad_request` for broken Unicode."""
+    try:
+        data = msgspec.msgpack.encode(value, enc_hook=_plain)
+    except UnicodeEncodeError as error:  # a file name of bytes that are no UTF-8
+        raise MynaError(
+            "bad_request",
+            f"The text {error.object[:80]!a} is no valid Unicode; rename the file.",
+            text=ascii(error.object),
+        ) from None
     if len(data) > MAX_MESSAGE_BYTES:
         raise MynaError(
             "too_large",

@@ -345,6 +345,7 @@ class Server:
 
         Raises:
             ValueError: The topic is not published, or the message is not of its type.
+            MynaError: `too_large`.
         """
         kind = self._event_types.get(topic)
         if kind is None or not isinstance(message, kind):
@@ -389,22 +390,29 @@ class Server:
         poller.register(self._pub, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
         while not self._stopping.is_set():
-            ready = dict(poller.poll(1000))
-            if self._wake_out.fileno() in ready:
-                with contextlib.suppress(BlockingIOError):
-                    while self._wake_out.recv(4096):
-                        pass
-            if self._pub in ready:
-                self._confirm_subscriptions()
-            if self._router in ready:
-                self._take_requests()
-            self._give_answers()
-            self._give_up_late()
-            self._send_events()
+            try:
+                self._turn(dict(poller.poll(1000)), self._wake_out)
+            except Exception:  # a bug in one turn must not leave the daemon deaf
+                log.exception("the control socket met a bug")
+                self._stopping.wait(0.1)
         self._give_answers()
         for token in list(self._pending):
             self._answers.append((token, MynaError("refused", "The daemon is stopping; try again once it runs.")))
         self._give_answers()
+        self._send_events()
+
+    def _turn(self, ready: dict[Any, int], wake_out: socket.socket) -> None:
+        """One turn of the socket thread: take what came, send what is there."""
+        if wake_out.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                while wake_out.recv(4096):
+                    pass
+        if self._pub in ready:
+            self._confirm_subscriptions()
+        if self._router in ready:
+            self._take_requests()
+        self._give_answers()
+        self._give_up_late()
         self._send_events()
 
     def _take_requests(self) -> None:

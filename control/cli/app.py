@@ -1,5 +1,6 @@
 """The root of `myna`: a table of commands that are imported when they are run."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -109,6 +110,7 @@ def options(
     # Through the environment, so that a daemon started from here inherits them too.
     if state_dir is not None:
         os.environ["MYNA_STATE_DIR"] = os.path.abspath(state_dir)
+        os.environ.pop("MYNA_CONNECTION", None)  # what is said here wins over what was set elsewhere
     if connection is not None:
         os.environ["MYNA_CONNECTION"] = os.path.abspath(connection)
 
@@ -119,6 +121,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     from myna.control.cli import output
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an old code page lacks some of our characters
+            stream.reconfigure(errors="replace")
     try:
         result = typer.main.get_command(root).main(args=arguments, prog_name="myna", standalone_mode=False)
     except MynaError as error:

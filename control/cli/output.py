@@ -1,5 +1,6 @@
 """How results and errors are shown: JSON, tables on a terminal, plain lines elsewhere."""
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,10 @@ from myna.control.errors import MynaError
 
 def print_json(value: object) -> None:
     """`value` as JSON: indented on a terminal, one line elsewhere. What is not a number becomes null."""
-    data = msgspec.json.encode(value, enc_hook=str)
+    try:
+        data = msgspec.json.encode(value, enc_hook=str)
+    except UnicodeEncodeError:  # names of files that are no UTF-8 are escaped
+        data = json.dumps(msgspec.to_builtins(value, enc_hook=str)).encode()
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
     sys.stdout.write(data.decode() + "\n")

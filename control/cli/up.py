@@ -1,5 +1,6 @@
 """`myna up`: the daemon, then the live session."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from myna.control.cli import launch, output, values
 from myna.control.cli.options import Json, Pairs, Session, connect, device_name
 from myna.control.contract import LiveDevices, LiveStart, SessionStatus
+from myna.control.errors import MynaError
 
 
 def up(
@@ -47,6 +49,11 @@ def up(
     started = False
     with connect() as client:
         daemon = launch.running_daemon(client)
+        if daemon is None and os.environ.get("MYNA_CONNECTION"):
+            raise MynaError(
+                "unreachable",
+                "The daemon that MYNA_CONNECTION names does not answer; start it on its own machine, or unset that.",
+            )
         if daemon is None:
             arguments = [*(["--listen", listen] if listen else []), *(["--config", config] if config else [])]
             launch.start_daemon(arguments)

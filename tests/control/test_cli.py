@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from myna.control import contract, keys
 from myna.control.cli import main
 from myna.control.cli.app import COMMANDS
+from myna.control.cli.delegate import delegate
 from myna.control.connection import Connection, connection_file, load_connection, write_connection
 from myna.daemon.wire import Server
 
@@ -128,6 +130,45 @@ def test_the_state_directory_can_be_named(state: Path, capsys: pytest.CaptureFix
     code, shown = run_json(capsys, "--state-dir", str(state / "other"), "status")
     assert code == 3
     assert shown["error"]["facts"]["path"].startswith(str(state / "other"))
+
+
+def test_a_daemon_elsewhere_is_not_started_here(
+    state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MYNA_CONNECTION", str(state / "remote.json"))
+    code, shown = run_json(capsys, "up")
+    assert (code, shown["error"]["code"]) == (3, "unreachable")
+    assert not connection_file(state).exists()
+    code, shown = run_json(capsys, "--state-dir", str(state), "status")  # what is said wins
+    assert shown["error"]["facts"]["path"] == str(connection_file(state))
+
+
+def test_a_delegated_command_ends_as_its_process(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("myna.control.cli.delegate.require_daemon_package", lambda: None)
+    delegate("this", [])
+    assert "Beautiful is better than ugly" in capfd.readouterr().out
+    with pytest.raises(typer.Exit) as caught:
+        delegate("json.tool", ["no such file"])
+    assert caught.value.exit_code
+
+
+def test_without_the_daemons_package_the_command_to_run_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    monkeypatch.setattr("myna.control.cli.launch.find_spec", lambda name: None)
+    code, shown = run_json(capsys, "up")
+    assert (code, shown["error"]["code"]) == (7, "missing_asset")
+    assert "pip install 'myna[daemon]'" in shown["error"]["message"]
+
+
+def test_names_that_are_no_utf8_are_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    from myna.control.cli import output
+
+    output.print_json({"name": "take\udcff"})
+    output.line("take\udcff")
+    assert capsys.readouterr().out == '{"name": "take\\udcff"}\ntake�\n'
 
 
 def test_doctor_works_without_a_daemon(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

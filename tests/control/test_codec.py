@@ -114,6 +114,12 @@ def test_a_message_over_the_limit_is_too_large() -> None:
     assert caught.value.code == "too_large"
 
 
+def test_broken_unicode_does_not_leave() -> None:
+    with pytest.raises(MynaError) as caught:
+        codec.encode_request(1, "voices.add", contract.VoiceAdd(path="take\udcff.pth"))
+    assert caught.value.code == "bad_request"
+
+
 def test_an_error_too_large_for_the_wire_still_tells_its_cause() -> None:
     frames = codec.encode_error(1, MynaError("busy", "cause", rows="x" * (2 << 20)))
     _, error = codec.decode_reply(frames, contract.Empty)
