@@ -1,22 +1,24 @@
 """Settings of the daemon: a TOML file, environment overrides, validated whole, kept when changed."""
 
-import difflib
 import os
 import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import tomlkit
 from msgspec import Meta, Struct, field
 
+from myna.control.codec import did_you_mean, validate
 from myna.control.contract import ConfigValue, LiveSettings
 from myna.control.errors import MynaError
 
 PREFIX = "MYNA_"
 Scalar = bool | int | float | str | None
+SWITCH_WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
+S = TypeVar("S", bound=Struct)
 
 
 class ControlSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,60 +77,43 @@ SECTIONS: dict[str, type[Struct]] = {
 }
 
 
-def field_types(section: str) -> dict[str, msgspec.inspect.Field]:
-    """The fields of a section by name."""
-    info = msgspec.inspect.type_info(SECTIONS[section])
-    assert isinstance(info, msgspec.inspect.StructType)
-    return {f.name: f for f in info.fields}
-
-
 def known_keys() -> list[str]:
     """Every key as `section.name`."""
-    return [f"{section}.{name}" for section in SECTIONS for name in field_types(section)]
+    return [f"{section}.{name}" for section, kind in SECTIONS.items() for name in kind.__struct_fields__]
 
 
-def suggestion(key: str, known: list[str]) -> str:
-    """`; did you mean …?` for the nearest known key, or an empty string."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def replaced(base: S, values: Mapping[str, Scalar], what: str = "request") -> S:
+    """`base` with `values` (by field name) in place; None sets a field back to its default.
 
-
-def apply_values(base: Struct, values: Mapping[str, Scalar], prefix: str = "") -> tuple[Any, list[str]]:
-    """Put `values` (by field name) into `base`, a struct of any section.
-
-    Returns the new struct and every problem found; with problems the struct is `base` itself. None sets a field
-    back to its default.
+    Words are taken as people write them: `on`, `off`, `yes` and `no` for a switch, and a switched-off number
+    (`gate_db = false`) as `off`. MynaError("bad_request") reports every problem at once.
     """
-    kind = type(base)
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
-    hints = {f.name: f for f in info.fields}
-    annotations = get_type_hints(kind, include_extras=True)
-    changes: dict[str, Any] = {}
-    problems: list[str] = []
+    data: dict[str, Any] = dict(msgspec.to_builtins(base))
+    switches = {f.name for f in _fields(type(base)) if isinstance(f.type, msgspec.inspect.BoolType)}
     for name, value in values.items():
-        if name not in hints:
-            problems.append(f"{prefix}{name}: unknown key{suggestion(name, list(hints))}")
-            continue
-        if value is None:
-            changes[name] = hints[name].default
-            continue
-        try:
-            changes[name] = msgspec.convert(value, annotations[name])
-        except msgspec.ValidationError as problem:
-            problems.append(f"{prefix}{name}: {problem}")
-    if problems:
-        return base, problems
-    return msgspec.structs.replace(base, **changes), []
+        if value is None and name in data:
+            del data[name]
+        elif name in switches and isinstance(value, str):
+            data[name] = SWITCH_WORDS.get(value.strip().lower(), value)
+        elif value is False and name not in switches:
+            data[name] = "off"
+        else:
+            data[name] = value
+    return validate(type(base), data, what=what)
+
+
+def _fields(kind: type[Struct]) -> tuple[msgspec.inspect.Field, ...]:
+    info = msgspec.inspect.type_info(kind)
+    if not isinstance(info, msgspec.inspect.StructType):
+        raise TypeError(f"{kind.__name__} is no struct")
+    return info.fields
 
 
 def parse_word(text: str) -> Scalar:
-    """What a word on a command line or in the environment means: on/off, a number, null, else itself."""
+    """What a word in the environment means: true/false, a number, null, else itself."""
     lowered = text.strip().lower()
-    if lowered in ("true", "yes", "on"):
-        return True
-    if lowered in ("false", "no"):
-        return False
+    if lowered in ("true", "false"):
+        return lowered == "true"
     if lowered in ("null", "none", ""):
         return None
     for kind in (int, float):
@@ -137,6 +122,14 @@ def parse_word(text: str) -> Scalar:
         except ValueError:
             continue
     return text
+
+
+def problem_lines(error: MynaError) -> list[str]:
+    """The problems of a refused message, a line each."""
+    listed = error.facts.get("problems")
+    if not isinstance(listed, list):
+        return [error.message]
+    return [f"{each['field']}: {each['message']}" for each in listed]
 
 
 class SettingsFile:
@@ -155,19 +148,18 @@ class SettingsFile:
         self.value = Settings()
         for section, values in self._document.unwrap().items():
             if section not in SECTIONS:
-                problems.append(f"[{section}]: unknown section{suggestion(section, list(SECTIONS))}")
-                continue
-            if not isinstance(values, dict):
+                problems.append(f"[{section}]: unknown section{did_you_mean(section, SECTIONS)}")
+            elif not isinstance(values, dict):
                 problems.append(f"{section}: must be a table")
-                continue
-            self._put(section, values, "file", problems)
+            else:
+                self._put(section, values, "file", problems)
         overrides = os.environ if environment is None else environment
         for variable, text in sorted(overrides.items()):
             section, separator, name = variable.removeprefix(PREFIX).lower().partition("__")
             if not variable.startswith(PREFIX) or not separator:
                 continue
             if section not in SECTIONS:
-                problems.append(f"{variable}: unknown section{suggestion(section, list(SECTIONS))}")
+                problems.append(f"{variable}: unknown section{did_you_mean(section, SECTIONS)}")
                 continue
             self._put(section, {name: parse_word(text)}, "environment", problems, label=f"{variable}: ")
         if problems:
@@ -198,11 +190,13 @@ class SettingsFile:
     ) -> None:
         # Field by field, so that one bad value does not hide that another is good or bad too.
         for name, value in values.items():
-            new, found = apply_values(getattr(self.value, section), {name: value}, label or f"{section}.")
-            problems.extend(found)
-            if not found:
-                self.value = msgspec.structs.replace(self.value, **{section: new})
-                self._sources[f"{section}.{name}"] = source
+            try:
+                new = replaced(getattr(self.value, section), {name: value})
+            except MynaError as error:
+                problems.extend(f"{label or section + '.'}{line}" for line in problem_lines(error))
+                continue
+            self.value = msgspec.structs.replace(self.value, **{section: new})
+            self._sources[f"{section}.{name}"] = source
 
     def get(self, key: str | None = None) -> tuple[ConfigValue, ...]:
         """One setting or all, each with its source and default. MynaError("not_found") for an unknown key."""
@@ -211,7 +205,7 @@ class SettingsFile:
             if key in SECTIONS:
                 keys = [k for k in keys if k.startswith(f"{key}.")]
             else:
-                raise MynaError("not_found", f"There is no setting {key!r}{suggestion(key, keys)}", key=key)
+                raise MynaError("not_found", f"There is no setting {key!r}{did_you_mean(key, keys)}", key=key)
         elif key is not None:
             keys = [key]
         defaults = Settings()
@@ -239,10 +233,13 @@ class SettingsFile:
         for key, value in values.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS or not name:
-                problems.append(f"{key}: unknown setting{suggestion(key, known_keys())}")
+                problems.append(f"{key}: unknown setting{did_you_mean(key, known_keys())}")
                 continue
-            changed, found = apply_values(getattr(new, section), {name: value}, f"{section}.")
-            problems.extend(found)
+            try:
+                changed = replaced(getattr(new, section), {name: value})
+            except MynaError as error:
+                problems.extend(f"{section}.{line}" for line in problem_lines(error))
+                continue
             new = msgspec.structs.replace(new, **{section: changed})
         if problems:
             raise MynaError("bad_request", "Not changed: " + "; ".join(problems), problems=problems)

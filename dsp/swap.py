@@ -11,9 +11,9 @@ class Swap:
     """Holds one stage and crossfades to another without a gap, a click or stale context.
 
     After `replace(new)` both stages hear the input; the old one sounds until the new one has rung in
-    (`new.latency_frames` plus `lead_frames`), then a raised-cosine crossfade of `crossfade_frames` ends with the
-    new one. The stage let go of lands in `retired`, for its owner to close outside the audio path. A replacement
-    during a replacement retires the one that had not sounded yet.
+    (`new.latency_frames` plus `lead_frames`), then a raised-cosine crossfade of `crossfade_frames` ends with
+    the new one. The stage let go of lands in `retired`, for its owner to close outside the audio path. A
+    replacement during a replacement retires the one that had not sounded yet.
     """
 
     def __init__(self, stage: Stage, crossfade_frames: int, lead_frames: int = 0) -> None:

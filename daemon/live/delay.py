@@ -1,0 +1,140 @@
+"""How far ahead of need a block is finished, and how long a block is: pure decisions on measured times."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+BLOCK_CHOICES_MS = (10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 140.0, 200.0, 250.0, 300.0, 400.0, 500.0, 700.0, 1000.0, 1500.0)
+TARGET_LOAD = 0.70
+ADVICE_LOAD = 0.80
+
+
+class ComputeTimes:
+    """The last compute times of one block length, in ms."""
+
+    def __init__(self, size: int = 256) -> None:
+        self._ring = np.zeros(size)
+        self._count = 0
+
+    def add(self, compute_ms: float) -> None:
+        """Take one block's time."""
+        self._ring[self._count % len(self._ring)] = compute_ms
+        self._count += 1
+
+    def clear(self) -> None:
+        """Forget all: the block length or the voice changed."""
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Blocks counted since the last clear."""
+        return self._count
+
+    def percentile(self, q: float) -> float | None:
+        """The q-th percentile in ms of the last blocks, None before any."""
+        seen = self._ring[: min(self._count, len(self._ring))]
+        return float(np.percentile(seen, q)) if len(seen) else None
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The time between a block's last input frame and the moment its first output frame is needed.
+
+    It starts at what was measured at warm-up (p99 of compute, plus one device period, since a callback brings and
+    takes whole periods). A late block raises it at once by what was missing, up to `ceiling_ms`; after a calm while
+    it goes back. The first returns are quick, so that a passing overload is over within a second; a
+    second miss within a minute of a return holds the higher level for a minute.
+    """
+
+    nominal_ms: float
+    ceiling_ms: float
+    quick_s: float = 0.6
+    slow_s: float = 60.0
+    level_ms: float = field(init=False)
+    _calm_since_s: float = field(init=False, default=0.0)
+    _returned_at_s: float = field(init=False, default=-1e9)
+    _hold_s: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.level_ms = self.nominal_ms
+        self._hold_s = self.quick_s
+
+    def late(self, by_ms: float, now_s: float) -> float:
+        """A block came `by_ms` too late. Returns the new level."""
+        self._hold_s = self.slow_s if now_s - self._returned_at_s < self.slow_s else self.quick_s
+        self._calm_since_s = now_s
+        self.level_ms = float(min(self.ceiling_ms, self.level_ms + by_ms + 1.0))
+        return self.level_ms
+
+    def calm(self, recent_ms: float, now_s: float) -> float:
+        """A block was in time; `recent_ms` is what recent blocks needed (compute and one period). Returns the level."""
+        if self.level_ms <= self.nominal_ms:
+            return self.level_ms
+        if recent_ms > self.nominal_ms:
+            self._calm_since_s = now_s
+        elif now_s - self._calm_since_s >= self._hold_s:
+            self.level_ms = self.nominal_ms
+            self._returned_at_s = now_s
+        return self.level_ms
+
+
+@dataclass(slots=True)
+class BlockLength:
+    """`block = auto`: grows on misses, shrinks back after a calm minute."""
+
+    choices_ms: tuple[float, ...]  # ascending; the smallest that holds at warm-up first
+    calm_s: float = 60.0
+    misses_to_grow: int = 3
+    within_s: float = 5.0
+    _at: int = field(init=False, default=0)
+    _misses: list[float] = field(init=False, default_factory=list)
+    _changed_s: float = field(init=False, default=0.0)
+
+    @property
+    def block_ms(self) -> float:
+        """The length now."""
+        return self.choices_ms[self._at]
+
+    def missed(self, now_s: float) -> float | None:
+        """A block was late. Returns a new length when it must grow."""
+        self._misses = [at for at in self._misses if now_s - at < self.within_s] + [now_s]
+        if len(self._misses) < self.misses_to_grow or self._at + 1 >= len(self.choices_ms):
+            return None
+        self._misses.clear()
+        self._at += 1
+        self._changed_s = now_s
+        return self.block_ms
+
+    def calm(self, p95_ms: float, now_s: float) -> float | None:
+        """No miss in this block. Returns a new length when it may shrink: the shorter one would hold too."""
+        if self._at == 0 or now_s - self._changed_s < self.calm_s:
+            return None
+        if self._misses and now_s - self._misses[-1] < self.calm_s:
+            return None
+        shorter = self.choices_ms[self._at - 1]
+        if p95_ms > TARGET_LOAD * shorter:
+            return None
+        self._at -= 1
+        self._changed_s = now_s
+        return self.block_ms
+
+
+def smallest_that_holds(p95_by_block_ms: dict[float, float]) -> float | None:
+    """The smallest block length whose p95 compute is at most 70 % of it, None if none is."""
+    return next((b for b in sorted(p95_by_block_ms) if p95_by_block_ms[b] <= TARGET_LOAD * b), None)
+
+
+def advice(load: float | None, block_ms: float, p95_ms: float | None) -> str | None:
+    """What to tell a user whose load is above 80 %: the block that would bring it to 70 %, at most 1500 ms."""
+    if load is None or p95_ms is None or load <= ADVICE_LOAD:
+        return None
+    # Compute grows with the block less than in proportion, so this is on the safe side.
+    wanted = min(1500.0, float(np.ceil(block_ms * load / TARGET_LOAD / 10.0) * 10.0))
+    if load > 1.0 and wanted >= 1500.0:
+        return f"The voice needs {load:.0%} of the time there is: no block length mends that. Choose a lighter voice or f0 method."
+    return f"Load is {load:.0%}: set block_ms={wanted:.0f} for about 70 %."
+
+
+def peers_estimate_ms(block_ms: float, crossfade_ms: float, device_in_ms: float, device_out_ms: float) -> float:
+    """The delay of the usual scheme: block, crossfade, 10 ms of search, another block of prefill, devices."""
+    return block_ms + crossfade_ms + 10.0 + block_ms + device_in_ms + device_out_ms
