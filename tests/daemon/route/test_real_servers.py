@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from desktop import Desktop
+from numpy.typing import NDArray
 
+from myna.daemon.route.alsa import find_plugin
 from myna.daemon.route.names import MICROPHONE, SINK
+from myna.daemon.route.tone import find_tone
 
 pytestmark = pytest.mark.e2e
 
@@ -34,6 +38,16 @@ def ours(desktop: Desktop) -> list[str]:
     """Every node that bears one of our names, duplicates too; monitors apart."""
     names = desktop.names("sinks") + desktop.names("sources")
     return sorted(name for name in names if name.startswith((SINK, MICROPHONE)) and not name.endswith(".monitor"))
+
+
+def record(desktop: Desktop, seconds: float) -> NDArray[np.float32]:
+    """What the microphone delivers, one channel of it."""
+    command = ["parec", "-d", MICROPHONE, "--raw", "--format=float32le", "--rate=48000", "--latency-msec=20"]
+    with subprocess.Popen(command, env=desktop.client, stdout=subprocess.PIPE) as recorder:
+        assert recorder.stdout is not None
+        data = recorder.stdout.read(int(seconds * 48000) * 8)
+        recorder.kill()
+    return np.frombuffer(data, np.float32)[::2]
 
 
 def test_from_nothing_to_nothing(desktop: Desktop) -> None:
@@ -98,6 +112,21 @@ def test_the_tone_is_not_sent_while_somebody_records(desktop: Desktop) -> None:
         code, report = route(desktop, "status")
         recorder.kill()
     assert (code, report["proof"], report["level_db"]) == (0, "in_use", None)
+
+
+def test_portaudio_plays_into_it_by_name(desktop: Desktop) -> None:
+    if find_plugin() is None:
+        pytest.skip("ALSA has no plugin for sound servers (python3 tools/dev.py setup --audio)")
+    route(desktop, "create")
+    script = Path(__file__).with_name("play_into.py")
+    command = [sys.executable, "-W", "error", str(script), str(desktop.folder)]
+    with subprocess.Popen(command, env=desktop.client, stderr=subprocess.PIPE) as player:
+        desktop.wait("the player", lambda: desktop.run("pactl", "list", "short", "sink-inputs").stdout or player.poll())
+        heard = record(desktop, 1.5)
+        assert player.stderr is not None
+        assert player.wait(timeout=30) == 0, player.stderr.read().decode()
+    assert find_tone(heard).reason == "ok"
+    assert find_tone(record(desktop, 0.5)).reason == "no_signal"
 
 
 def test_a_users_own_start_script_is_kept(desktop: Desktop) -> None:
