@@ -11,7 +11,7 @@ import msgspec
 
 from myna.control.client import Client
 from myna.control.codec import Fault
-from myna.control.connection import connection_file, load_connection, private_dir, state_dir
+from myna.control.connection import connection_file, is_alive, load_connection, private_dir, state_dir
 from myna.control.contract import HelloReply
 from myna.control.errors import CODES, Exit, MynaError
 
@@ -76,15 +76,20 @@ def _wait(process: "subprocess.Popen[bytes]", state: Path, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         ended = process.poll()
-        if ended is not None:
-            raise _failure(ended, log)
+        failure = None if ended is None else _failure(ended, log)
+        if failure is not None and failure.code != "already_running":
+            raise failure
         try:
-            if load_connection(connection_file(state)).pid == process.pid:
+            found = load_connection(connection_file(state))
+            # Somebody else's, started at the same moment, is as good.
+            if found.pid == process.pid or (failure is not None and is_alive(found)):
                 return
         except MynaError as error:
             if error.code != "unreachable":
                 raise
         time.sleep(0.01)
+    if process.poll() is not None:
+        raise _failure(process.returncode, log)
     process.terminate()
     raise MynaError(
         "timed_out",

@@ -8,7 +8,7 @@ from myna.control import codec
 from myna.control.cli import output, values
 from myna.control.cli.options import Json, Pairs, Session, Switch, absolute, connect
 from myna.control.cli.status import session_lines
-from myna.control.cli.up import start_request
+from myna.control.cli.up import named_devices, start_request
 from myna.control.contract import (
     CheckReply,
     CheckRequest,
@@ -62,9 +62,13 @@ def start(
 ) -> None:
     """Go live, or go on with other devices."""
     request = start_request(
-        session, voice, input_, output_, monitor, host_api, rate_hz, period_ms, channels, fast,
-        values.live_settings(settings or ()), bypass, wait,
-    )  # fmt: skip
+        session=session,
+        voice=voice,
+        devices=named_devices(input_, output_, monitor, host_api, rate_hz, period_ms, channels, fast),
+        settings=values.live_settings(settings or ()),
+        bypass=bypass,
+        wait=wait,
+    )
     _status("live.start", request, as_json)
 
 

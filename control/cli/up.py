@@ -3,11 +3,13 @@
 import os
 from typing import Annotated
 
+import msgspec
 import typer
 
+from myna.control import codec
 from myna.control.cli import launch, output, values
 from myna.control.cli.options import Json, Pairs, Session, connect, device_name
-from myna.control.contract import LiveDevices, LiveStart, SessionStatus
+from myna.control.contract import LiveDevices, LiveStart, ParamValue, SessionStatus
 from myna.control.errors import MynaError
 
 
@@ -43,9 +45,13 @@ def up(
 ) -> None:
     """Start the daemon if it is not running, then go live."""
     request = start_request(
-        session, voice, input_, output_, monitor, host_api, rate_hz, period_ms, channels, fast,
-        values.live_settings(settings or (), {"pitch": pitch, "formant": formant}), bypass, wait,
-    )  # fmt: skip
+        session=session,
+        voice=voice,
+        devices=named_devices(input_, output_, monitor, host_api, rate_hz, period_ms, channels, fast),
+        settings=values.live_settings(settings or (), {"pitch": pitch, "formant": formant}),
+        bypass=bypass,
+        wait=wait,
+    )
     started = False
     with connect() as client:
         daemon = launch.running_daemon(client)
@@ -71,9 +77,7 @@ def up(
         output.pairs(session_lines(status))
 
 
-def start_request(
-    session: str,
-    voice: str | None,
+def named_devices(
     input_: str | None,
     output_: str | None,
     monitor: str | None,
@@ -82,35 +86,37 @@ def start_request(
     period_ms: float,
     channels: str | None,
     fast: bool,
-    settings: dict[str, bool | int | float | str | None],
-    bypass: bool,
-    wait: bool,
-) -> LiveStart:
-    """The message of `live.start`; devices are only named if any was. MynaError `bad_request`."""
-    from myna.control import codec
+) -> LiveDevices | None:
+    """What a command line says of devices; None if it says nothing, so that the last used stay.
 
-    devices: dict[str, object] = {
+    MynaError `bad_request` with every problem.
+    """
+    said: dict[str, object] = {
         "input": device_name(input_),
         "output": device_name(output_),
         "monitor": device_name(monitor),
         "host_api": host_api,
         "rate_hz": rate_hz,
+        "period_ms": period_ms,
         "input_channels": _channels(channels),
+        "fast": fast,
     }
-    named = any(value is not None for value in devices.values()) or fast or period_ms != 10.0
-    found = codec.validate(LiveDevices, {**devices, "period_ms": period_ms, "fast": fast}, what="command line")
-    return codec.validate(
-        LiveStart,
-        {"session": session, "voice": voice, "settings": settings, "bypass": bypass, "wait": wait}
-        | ({"devices": _plain(found)} if named else {}),
-        what="command line",
-    )
+    found = codec.validate(LiveDevices, said, what="command line")
+    return None if found == LiveDevices() else found
 
 
-def _plain(devices: LiveDevices) -> object:
-    import msgspec
-
-    return msgspec.to_builtins(devices)
+def start_request(
+    *,
+    session: str,
+    voice: str | None,
+    devices: LiveDevices | None,
+    settings: dict[str, ParamValue],
+    bypass: bool,
+    wait: bool,
+) -> LiveStart:
+    """The message of `live.start`. MynaError `bad_request` with every problem."""
+    said = {"session": session, "voice": voice, "settings": settings, "bypass": bypass, "wait": wait}
+    return codec.validate(LiveStart, {**said, "devices": msgspec.to_builtins(devices)}, what="command line")
 
 
 def _channels(text: str | None) -> list[int | str] | None:

@@ -16,6 +16,7 @@ from myna.control import contract, keys
 from myna.control.cli import main
 from myna.control.cli.app import COMMANDS
 from myna.control.cli.delegate import delegate
+from myna.control.cli.launch import start_daemon
 from myna.control.connection import Connection, connection_file, load_connection, write_connection
 from myna.daemon.wire import Server
 
@@ -469,6 +470,13 @@ def test_a_daemon_that_dies_at_start_tells_its_last_lines(
     pretend_daemon.write_text(f"print({json.dumps(json.dumps(told))}); raise SystemExit(1)")
     code, shown = run_json(capsys, "up")
     assert (code, shown["error"]["code"], shown["error"]["facts"]) == (1, "state_unwritable", {"path": "/x"})
+
+
+def test_a_daemon_that_was_started_at_the_same_moment_is_as_good(
+    state: Path, server: Server, pretend_daemon: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_daemon.write_text("raise SystemExit(5)")
+    start_daemon([])
 
 
 DAEMON = """
