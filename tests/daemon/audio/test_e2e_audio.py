@@ -1,4 +1,4 @@
-"""Real PortAudio on a real PulseAudio: sound comes through bit for bit, a dead server is noticed, a new one works."""
+"""Real PortAudio on a real sound server: sound comes bit for bit, a dead server is noticed, a new one works."""
 
 import contextlib
 import json
@@ -13,10 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from numpy.typing import NDArray
 
+from myna.control.contract import DevicesTest
 from myna.daemon.audio.enumerate import list_in_child
-from tools.audio_server import MIC_CABLE, NODES, OUT_CABLE, TEST_MIC, VIRTUAL_MIC, AudioServer, missing_programs
+from myna.daemon.audio.trial import try_in_child
+from tools.audio_server import (
+    MIC_CABLE,
+    NODES,
+    OUT_CABLE,
+    TEST_MIC,
+    VIRTUAL_MIC,
+    AudioServer,
+    Kind,
+    missing_programs,
+)
 
 RATE = 48000
 HZ = 997.0
@@ -28,24 +40,34 @@ URGENT = ["chrt", "-f", "38"]
 if not shutil.which("chrt") or subprocess.run([*URGENT, "true"], capture_output=True, check=False).returncode:
     URGENT = []
 
-MISSING = missing_programs("pulse")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(bool(MISSING), reason=f"no sound server to test with: {', '.join(MISSING)} not installed"),
-]
+pytestmark = pytest.mark.e2e
+
+
+def running(kind: Kind) -> Iterator[AudioServer]:
+    """A server of that kind, or a skip that says what is missing."""
+    if missing := missing_programs(kind):
+        pytest.skip(f"no {kind} to test with: {', '.join(missing)} not installed")
+    with AudioServer(kind) as server:
+        yield server
 
 
 @pytest.fixture
 def server() -> Iterator[AudioServer]:
-    with AudioServer("pulse") as running:
-        yield running
+    yield from running("pulse")
+
+
+@pytest.fixture(params=["pulse", "pipewire"])
+def any_server(request: pytest.FixtureRequest) -> Iterator[AudioServer]:
+    yield from running(request.param)
 
 
 class Program:
     """The program under test in its own process; collects what it tells."""
 
-    def __init__(self, server: AudioServer, period_ms: float = 10.0, hold_ms: float = 0.0) -> None:
-        arguments = [TEST_MIC, OUT_CABLE, str(RATE), str(period_ms), str(DELAY), str(hold_ms)]
+    def __init__(
+        self, server: AudioServer, period_ms: float = 10.0, hold_ms: float = 0.0, source: str = TEST_MIC
+    ) -> None:
+        arguments = [source, OUT_CABLE, str(RATE), str(period_ms), str(DELAY), str(hold_ms)]
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *arguments],
             env=server.env,
@@ -151,26 +173,38 @@ def sine_snr_db(part: NDArray[np.float32]) -> float:
     return float(10 * np.log10(np.mean((basis @ weights) ** 2) / max(float(np.mean(rest**2)), 1e-20)))
 
 
-def test_sound_passes_unchanged_and_with_a_constant_delay(server: AudioServer, tmp_path: Path) -> None:
-    program = Program(server)
-    try:
-        settled = program.wait_for("settled", 20.0)
-        sound = test_signal()
-        recording = play_and_record(server, sound, tmp_path)
-    finally:
-        told = program.stop()
-    facts = told["facts"]
-    assert (facts["input"], facts["output"], facts["host_api"]) == (TEST_MIC, OUT_CABLE, "ALSA")
-    assert facts["duplex"]
-    assert (facts["rate_in_hz"], facts["period_in_frames"]) == (RATE, 480)
-    half, middle = RATE // 2, len(recording) // 2
+def slipped_frames(recording: NDArray[np.float32], sound: NDArray[np.float32]) -> tuple[int, list[float]]:
+    """Frames lost or added between the two noises of `sound`, and the sine's SNR in dB every 250 ms."""
+    half, middle, chunk = RATE // 2, len(recording) // 2, RATE // 4
     first = place_of(recording, sound[half : 2 * half], 0, middle)
     second = place_of(recording, sound[8 * half : 9 * half], middle, len(recording))
     sine = recording[first + half + 2400 : first + 7 * half - 2400]
-    chunks = [sine_snr_db(chunk) for chunk in np.split(sine[: len(sine) // 12000 * 12000], len(sine) // 12000)]
-    print(f"snr_db median {np.median(chunks):.1f} least {min(chunks):.1f}", facts, told["stats"], told["close_s"])
-    assert np.median(chunks) >= 60.0
-    assert second - first == 7 * half  # not a frame more or less after 3.5 s
+    snr_db = [sine_snr_db(sine[at : at + chunk]) for at in range(0, len(sine) - chunk + 1, chunk)]
+    return second - first - 7 * half, snr_db
+
+
+@pytest.mark.parametrize("period_ms", [10.0, 5.0])
+def test_sound_passes_unchanged_and_with_a_constant_delay(
+    any_server: AudioServer, period_ms: float, tmp_path: Path
+) -> None:
+    server, program, sound = any_server, Program(any_server, period_ms), test_signal()
+    try:
+        settled = program.wait_for("settled", 20.0)
+        # The players and the server are not ours, and they too slip on a busy machine: then measure again.
+        for _ in range(3):
+            slip, snr_db = slipped_frames(play_and_record(server, sound, tmp_path), sound)
+            print(f"{server.kind} {period_ms} ms: slip {slip}, snr_db {np.median(snr_db):.1f} ({min(snr_db):.1f})")
+            if slip == 0 and min(snr_db) >= 60.0:
+                break
+    finally:
+        told = program.stop()
+    print(told["facts"], told["stats"], told["close_s"])
+    assert slip == 0  # not a frame more or less after 3.5 s
+    assert min(snr_db) >= 60.0
+    facts = told["facts"]
+    assert (facts["input"], facts["output"], facts["host_api"]) == (TEST_MIC, OUT_CABLE, "ALSA")
+    assert facts["duplex"]
+    assert (facts["rate_in_hz"], facts["period_in_frames"]) == (RATE, round(period_ms * 48))
     assert told["stats"]["dry_events"] == settled["dry_events"]
     assert told["stats"]["late_frames"] == settled["late_frames"]
     assert told["stats"]["in_dropped"] == 0
@@ -214,6 +248,20 @@ def test_killed_server_is_told_and_a_new_one_works_in_a_fresh_process(server: Au
     assert np.max(np.abs(recording)) > 0.4
 
 
+def test_a_file_plays_on_a_device_and_ends(server: AudioServer, tmp_path: Path) -> None:
+    sound = test_signal()
+    soundfile.write(tmp_path / "speech.wav", sound, RATE, subtype="FLOAT")
+    silence = np.zeros(5 * RATE, np.float32)
+    program = Program(server, source=f"file:{tmp_path / 'speech.wav'}")
+    try:
+        recording = play_and_record(server, silence, tmp_path)  # the microphone's cable is not what is heard
+        assert program.wait_for("ended", 20.0) == "end_of_file"
+    finally:
+        told = program.stop()
+    assert (told["facts"]["duplex"], told["facts"]["host_api"]) == (False, "file / ALSA")
+    assert np.max(np.abs(recording)) > 0.4
+
+
 def test_devices_are_listed_by_a_child(server: AudioServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
@@ -224,3 +272,15 @@ def test_devices_are_listed_by_a_child(server: AudioServer, monkeypatch: pytest.
     assert listed[VIRTUAL_MIC].is_virtual
     assert not listed[TEST_MIC].is_virtual
     assert {device.host_api for device in reply.devices} == {"ALSA"}
+
+
+def test_devices_are_tried_by_a_child(server: AudioServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    rows = try_in_child(DevicesTest(input=TEST_MIC, output="no such device")).rows
+    assert [(row.name, row.direction, row.ok) for row in rows] == [
+        (TEST_MIC, "input", True),
+        ("no such device", "output", False),
+    ]
+    assert rows[0].detail == "ALSA, 48000 Hz"
+    assert "no output device 'no such device'" in rows[1].detail
