@@ -41,9 +41,12 @@ def up(
     config: Annotated[
         str | None, typer.Option("--config", metavar="F", help="For a daemon started here: its settings.")
     ] = None,
+    route: Annotated[bool, typer.Option("--route", help="Make the virtual microphone and play into it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start the daemon if it is not running, then go live."""
+    if route:
+        output_, host_api = _routed(output_, host_api)
     request = start_request(
         session=session,
         voice=voice,
@@ -103,6 +106,15 @@ def named_devices(
     }
     found = codec.validate(LiveDevices, said, what="command line")
     return None if found == LiveDevices() else found
+
+
+def _routed(output_: str | None, host_api: str | None) -> tuple[str, str]:
+    """The virtual microphone's device and host API, made if need be. MynaError if another output was named too."""
+    if output_ is not None or host_api is not None:
+        raise MynaError("bad_request", "--route chooses the output itself; leave out --output and --host-api.")
+    from myna.control.cli.route import created_output
+
+    return created_output()
 
 
 def start_request(
