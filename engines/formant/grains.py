@@ -7,7 +7,7 @@ import numpy as np
 
 from myna.engines.formant.reader import Reader, Signal, cut
 
-_REACH = 0.75  # of an interval: how far a grain sounds, half an interval and half a crossfade
+_AFTER = 0.15  # of a period: marks are set so far after the loudest place
 _SEARCH = 0.2  # of a period: how far a mark may lie from where it was expected
 _WORTH = 0.3  # correlation under which a mark is where it was expected
 _STEADY = 0.5  # weight of the expected place against the correlation
@@ -55,11 +55,11 @@ class Sound:
 class GrainVoice:
     """Pitch-synchronous overlap-add with fractional marks.
 
-    Between two new marks the sound is one grain, then, after a crossfade of half an interval, the next: windows
-    are flat, so that unchanged pitch is unchanged sound. A grain never reaches the pulse after its own, which
-    matters where the new interval is the longer one.
+    A grain fades out while the next one fades in, over the whole interval between two new marks, so that
+    unchanged pitch is unchanged sound. It never reaches the pulse after its own, which matters where the new
+    interval is the longer one.
 
-    Source: Moulines & Charpentier, Speech Communication 1990; the flat windows are ours.
+    Source: Moulines & Charpentier, Speech Communication 1990.
     """
 
     def __init__(self, sound: Sound) -> None:
@@ -79,14 +79,13 @@ class GrainVoice:
         self._marks.clear()
         self._marks.append(self._loudest(position, period))
         self._next = self._marks[0]
-        self._left = 0.0
-        self._left_reach = max(self._next - position, 1.0)
+        self._left = max(self._next - position, 1.0)
         self._first = True
         self.active = True
 
     def begins(self, reach: float) -> float:
         """Position from which the next grain may sound, should it reach this far."""
-        return self._next - (self._left_reach if self._first else min(_REACH * self._left, reach))
+        return self._next - (self._left if self._first else min(self._left, reach))
 
     @property
     def at(self) -> float:
@@ -116,19 +115,20 @@ class GrainVoice:
         if interval is None:
             interval = self._advance(self._next, 1.0 / pitch, period_at)
         reach = period / formant  # to the neighbouring pulse, as the grain plays it
-        left_from, left_to = _fade(self._left, reach)
-        right_from, right_to = _fade(interval, reach)
-        if self._first:
-            left_from = left_to = self._left_reach
-        low = max(int(np.ceil(self._next - left_to)), origin)
-        high = min(int(np.floor(self._next + right_to)) + 1, origin + len(out))
+        left = self._left if self._first else min(self._left, reach)
+        right = min(interval, reach)
+        low = max(int(np.ceil(self._next - left)), origin)
+        high = min(int(np.floor(self._next + right)) + 1, origin + len(out))
         if high > low:
             offset = np.arange(low, high) - self._next
-            window = _ramp(-offset, left_from, left_to) * _ramp(offset, right_from, right_to)
+            window = _ramp(offset, right)
+            if not self._first:  # the first of a stretch is faded in by the mix
+                window *= _ramp(-offset, left)
             start = self._sound.full_index(mark + formant * float(offset[0]))
             grain = self._reader.read(self._sound.full, start, formant, high - low)
-            # Shorter intervals and slower grains add up to more energy.
-            out[low - origin : high - origin] += np.sqrt(formant * interval / period) * window * grain
+            # Longer intervals and faster grains hold less energy. Shorter ones lose their tails: no more.
+            gain = np.sqrt(formant * max(interval / period, 1.0))
+            out[low - origin : high - origin] += gain * window * grain
         self._first = False
         self._left = interval
         self._next += interval
@@ -209,23 +209,15 @@ class GrainVoice:
         return mark + lag * sound.decimation
 
     def _loudest(self, position: float, period: float) -> float:
-        """The place of most energy in the period after a position."""
+        """Just after the place of most energy in the period that follows a position."""
         sound = self._sound
         first = int(np.ceil(sound.low_index(position)))
         count = max(1, round(period / sound.decimation))
         piece = cut(sound.low, first - 2, first + count + 2) ** 2
         energy = np.convolve(piece, np.ones(5), "valid")
-        return max(sound.position(first + int(np.argmax(energy))), position)
+        return max(sound.position(first + int(np.argmax(energy))) + _AFTER * period, position)
 
 
-def _fade(interval: float, reach: float) -> tuple[float, float]:
-    """From where to where a grain fades in the interval beside it, given how far it may sound."""
-    return min(0.25 * interval, 0.5 * reach), min(_REACH * interval, reach)
-
-
-def _ramp(offset: Signal, start: float, end: float) -> Signal:
-    """1 before `start`, 0 after `end`, a raised cosine between."""
-    if end <= start:
-        return np.where(offset <= end, 1.0, 0.0)
-    place = np.clip((offset - start) / (end - start), 0.0, 1.0)
-    return np.asarray(0.5 + 0.5 * np.cos(np.pi * place), np.float64)
+def _ramp(offset: Signal, end: float) -> Signal:
+    """1 up to offset 0, 0 from `end` on, a raised cosine between."""
+    return np.asarray(0.5 + 0.5 * np.cos(np.pi * np.clip(offset / end, 0.0, 1.0)), np.float64)
