@@ -351,6 +351,7 @@ class SessionStatus(Message, frozen=True, kw_only=True):
     seconds: float | None = None
     pid: int | None = None
     rss_bytes: int | None = None
+    model_bytes: int | None = None  # weights of the voice
     settings: LiveSettings = LiveSettings()
     revision: int = 0
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from myna.control.contract import (
     LiveVoice,
     Message,
     Meters,
+    ModelInfo,
     RecordReply,
     SessionRef,
     SessionStatus,
@@ -73,7 +75,9 @@ class LiveControl:
         resolve_voice: Callable[[str], VoiceAsset],
         place: Callable[[VoiceAsset], PlacementOrder],
         publish: Callable[[str, Message], None],
+        environment: dict[str, str],
     ) -> None:
+        self._environment = environment
         self._dir = state_dir / "sessions"
         self._log_dir = state_dir / "log"
         self._runtime_dir = runtime_dir
@@ -110,6 +114,45 @@ class LiveControl:
         """Compute devices other than the CPU that live sessions use."""
         used = {s.config.placement.device for s in self._sessions.values() if s.config is not None}
         return used - {"cpu"}
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """What live workers hold in memory; never unloadable while they run."""
+        found = []
+        for name, session in sorted(self._sessions.items()):
+            config, status = session.config, session.status
+            if config is None or status.device is None:
+                continue
+            found.append(
+                ModelInfo(
+                    id=f"live:{name}:{config.voice.id}",
+                    engine=config.voice.engine,
+                    worker=f"live:{name}",
+                    device=status.device,
+                    dtype=status.precision,
+                    device_bytes=None,
+                    ram_bytes=status.model_bytes,
+                    loaded_at=None,
+                    last_used=time.time(),
+                    busy="busy:live",
+                    unloadable=False,
+                    why_not="busy:live: stop the session first (`myna live stop`)",
+                )
+            )
+        return tuple(found)
+
+    def heartbeat(self) -> tuple[tuple[str, int], ...] | None:
+        """Something that changes with every block while sessions run; None if none is to run."""
+        running = tuple(
+            (name, session.status.blocks)
+            for name, session in sorted(self._sessions.items())
+            if session.config is not None and session.status.state in ("running", "degraded")
+        )
+        return running or None
+
+    def summary(self) -> str:
+        """One line for a service manager."""
+        words = [f"{status.session}: {status.state}" for status in (s.status for s in self._sessions.values())]
+        return ", ".join(words) or "ready"
 
     def resume(self) -> None:
         """Start every session that was live when the daemon ended."""
@@ -279,7 +322,9 @@ class LiveControl:
             raise MynaError("busy", f"{MAX_SESSIONS} sessions run already: stop one first.", limit=MAX_SESSIONS)
         if not all(c.isalnum() or c in "-_" for c in name):
             raise MynaError("bad_request", "A session's name is letters, digits, - and _.", session=name)
-        self._sessions[name] = LiveSession(name, self._runtime_dir, self._log_dir, self._heard)
+        self._sessions[name] = LiveSession(
+            name, self._runtime_dir, self._log_dir, self._heard, self._environment
+        )
         return self._sessions[name]
 
     def _running(self, name: str) -> LiveSession:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the supervisor knows engines by name only, and stays small
+    import numpy as np
+    from numpy.typing import NDArray
 
-Block = NDArray[np.float32]
+Block: TypeAlias = "NDArray[np.float32]"
 
 
 class EngineError(Exception):

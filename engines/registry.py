@@ -1,11 +1,13 @@
 """Finds the engines that are installed, without loading what they need."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
-from myna.engines.base import EngineSpec, VoiceAsset
+from myna.engines.base import BackendUnavailable, EngineSpec, VoiceAsset
 
 GROUP = "myna.engines"
 
@@ -31,13 +33,39 @@ class Registry:
         """An engine by name.
 
         Raises:
-            KeyError: there is none; the message says why, or which there are.
+            BackendUnavailable: there is none; the message says why, or which there are.
         """
         if name in self.engines:
             return self.engines[name]
         if name in self.problems:
-            raise KeyError(f"engine {name!r} can't be used: {self.problems[name]}")
-        raise KeyError(f"no engine {name!r}; there are {', '.join(self.engines)}")
+            raise BackendUnavailable(f"Engine {name!r} can't be used: {self.problems[name]}.", engine=name)
+        known = ", ".join(self.engines)
+        raise BackendUnavailable(f"There is no engine {name!r}, only {known}.", engine=name)
+
+
+@cache
+def installed() -> Registry:
+    """The engines of this process, looked for once."""
+    return find_engines()
+
+
+def specs() -> tuple[EngineSpec, ...]:
+    """Every usable engine."""
+    return tuple(installed().engines.values())
+
+
+def problems() -> Mapping[str, str]:
+    """What was wrong with engines that can't be used, by name, in words."""
+    return installed().problems
+
+
+def find(name: str) -> EngineSpec:
+    """An engine by name.
+
+    Raises:
+        BackendUnavailable: there is none; the message says why, or which there are.
+    """
+    return installed().spec(name)
 
 
 def find_engines(installed: Iterable[EntryPoint] | None = None) -> Registry:
@@ -51,15 +79,15 @@ def find_engines(installed: Iterable[EntryPoint] | None = None) -> Registry:
     found = list(entry_points(group=GROUP) if installed is None else installed)
     wanted: list[tuple[str, str]] = list(BUILT_IN.items())
     engines: dict[str, EngineSpec] = {}
-    problems: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for point in sorted(found, key=lambda p: (p.name, p.value)):
         if point.name not in BUILT_IN:
             wanted.append((point.name, point.value))
         elif point.value != BUILT_IN[point.name]:
-            problems[f"{point.name} ({point.value})"] = "the name is taken by an engine that comes with Myna"
+            faults[f"{point.name} ({point.value})"] = "the name is taken by an engine that comes with Myna"
     for name, target in wanted:
         if name in engines:
-            problems[f"{name} ({target})"] = "another package has an engine of this name"
+            faults[f"{name} ({target})"] = "another package has an engine of this name"
             continue
         try:
             engines[name] = _load(name, target)
@@ -67,10 +95,29 @@ def find_engines(installed: Iterable[EntryPoint] | None = None) -> Registry:
             # A source tree, or a build, without one of the built-in engines is whole without it.
             if name in BUILT_IN and error.name == target.partition(":")[0]:
                 continue
-            problems[name] = _words(error)
+            faults[name] = _words(error)
         except Exception as error:  # whatever somebody else's module does when it is imported
-            problems[name] = _words(error)
-    return Registry(engines=engines, problems=problems)
+            faults[name] = _words(error)
+    return Registry(engines=engines, problems=faults)
+
+
+@functools.cache
+def installed_engines() -> Registry:
+    """The engines of this environment, looked up once."""
+    return find_engines()
+
+
+def specs() -> tuple[EngineSpec, ...]:
+    """All engines of this environment."""
+    return tuple(installed_engines().engines.values())
+
+
+def find(name: str) -> EngineSpec:
+    """An engine of this environment. EngineError if there is none of that name."""
+    try:
+        return installed_engines().spec(name)
+    except KeyError as error:
+        raise EngineError(str(error.args[0]), engine=name) from None
 
 
 def _load(name: str, target: str) -> EngineSpec:

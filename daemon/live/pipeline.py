@@ -8,7 +8,6 @@ import numpy as np
 from myna.control.contract import Denoise, LiveSettings
 from myna.dsp.chain import Chain
 from myna.dsp.delay import DelayLine
-from myna.dsp.denoise import DeepFilterDenoise, RnnoiseDenoise, SpectralDenoise
 from myna.dsp.fades import Ramp, Switch
 from myna.dsp.finite import Finite
 from myna.dsp.gate import Gate
@@ -16,7 +15,6 @@ from myna.dsp.levels import LoudnessMix, Meter
 from myna.dsp.limiter import Limiter
 from myna.dsp.stage import Block, Stage
 from myna.dsp.swap import Swap
-from myna.dsp.vad import VoiceActivity
 from myna.engines.base import LiveVoice, VoiceParameters
 
 SWITCH_MS = 15.0  # bypass and mute: long enough not to click, short enough to feel immediate
@@ -49,18 +47,24 @@ def voice_parameters(settings: LiveSettings) -> VoiceParameters:
 
 def denoise_stage(kind: Denoise, rate_hz: int) -> Stage:
     """The stage that a `denoise_*` setting names; may load a model, so never in the audio path."""
+    if kind == "off":
+        return Chain(())
+    from myna.dsp.denoise import DeepFilterDenoise, RnnoiseDenoise, SpectralDenoise  # only when asked for
+
     if kind == "rnnoise":
         return RnnoiseDenoise(rate_hz)
     if kind == "deepfilter":
         return DeepFilterDenoise(rate_hz)
-    if kind == "spectral":
-        return SpectralDenoise(rate_hz)
-    return Chain(())
+    return SpectralDenoise(rate_hz)
 
 
 def vad_stage(on: bool, rate_hz: int) -> Stage:
     """The voice-activity stage, or nothing."""
-    return VoiceActivity(rate_hz) if on else Chain(())
+    if not on:
+        return Chain(())
+    from myna.dsp.vad import VoiceActivity
+
+    return VoiceActivity(rate_hz)
 
 
 class LivePipeline:

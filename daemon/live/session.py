@@ -504,6 +504,7 @@ class LiveSession:
             device=voice_facts.device,
             precision=voice_facts.precision,
             backend=voice_facts.backend,
+            model_bytes=voice_facts.model_bytes,
             fallbacks=(*status.fallbacks, *voice_facts.fallbacks),
             input=facts.input,
             output=facts.output,
