@@ -1,6 +1,5 @@
 """Finds the engines that are installed, without loading what they need."""
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -44,19 +43,19 @@ class Registry:
 
 
 @cache
-def installed() -> Registry:
+def installed_engines() -> Registry:
     """The engines of this process, looked for once."""
     return find_engines()
 
 
 def specs() -> tuple[EngineSpec, ...]:
     """Every usable engine."""
-    return tuple(installed().engines.values())
+    return tuple(installed_engines().engines.values())
 
 
 def problems() -> Mapping[str, str]:
     """What was wrong with engines that can't be used, by name, in words."""
-    return installed().problems
+    return installed_engines().problems
 
 
 def find(name: str) -> EngineSpec:
@@ -65,7 +64,7 @@ def find(name: str) -> EngineSpec:
     Raises:
         BackendUnavailable: there is none; the message says why, or which there are.
     """
-    return installed().spec(name)
+    return installed_engines().spec(name)
 
 
 def find_engines(installed: Iterable[EntryPoint] | None = None) -> Registry:
@@ -99,25 +98,6 @@ def find_engines(installed: Iterable[EntryPoint] | None = None) -> Registry:
         except Exception as error:  # whatever somebody else's module does when it is imported
             faults[name] = _words(error)
     return Registry(engines=engines, problems=faults)
-
-
-@functools.cache
-def installed_engines() -> Registry:
-    """The engines of this environment, looked up once."""
-    return find_engines()
-
-
-def specs() -> tuple[EngineSpec, ...]:
-    """All engines of this environment."""
-    return tuple(installed_engines().engines.values())
-
-
-def find(name: str) -> EngineSpec:
-    """An engine of this environment. EngineError if there is none of that name."""
-    try:
-        return installed_engines().spec(name)
-    except KeyError as error:
-        raise EngineError(str(error.args[0]), engine=name) from None
 
 
 def _load(name: str, target: str) -> EngineSpec:

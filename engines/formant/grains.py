@@ -120,7 +120,7 @@ class GrainVoice:
         low = max(int(np.ceil(self._next - left)), origin)
         high = min(int(np.floor(self._next + right)) + 1, origin + len(out))
         if high > low:
-            offset = np.arange(low, high) - self._next
+            offset = np.arange(low, high, dtype=np.float64) - self._next
             window = _ramp(offset, right)
             if not self._first:  # the first of a stretch is faded in by the mix
                 window *= _ramp(-offset, left)

@@ -62,4 +62,4 @@ class NoiseVoice:
         turn = draw.random(len(power))
         spectrum = np.sqrt(power) * self._shape * np.exp(2j * np.pi * turn)
         out: NDArray[np.float64] = np.fft.irfft(spectrum, self.size)
-        return out * self._synthesis * self._rise
+        return np.asarray(out * self._synthesis * self._rise, np.float64)

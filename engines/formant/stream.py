@@ -78,7 +78,8 @@ class Converter:
         )
         self._silent_hops = -(-round(SILENCE_S * rate_hz) // self.hop)
         self._raw = np.zeros(length, np.float32)
-        self._voiced_out = np.zeros(self.hop + round(4 * _SEARCHED * 2 ** (FORMANT_LIMIT / 12) * rate_hz / LOWEST_HZ))
+        grain = _SEARCHED * 2 ** (FORMANT_LIMIT / 12) * rate_hz / LOWEST_HZ  # longest reach to either side
+        self._voiced_out = np.zeros(self.hop + round(4 * grain))
         self._noise_out = np.zeros(self._noise.size + self.hop)
         self._pitch = self._pitch_goal = pitch
         self._formant = self._formant_goal = formant
@@ -133,9 +134,7 @@ class Converter:
         self._listen(heard)
         origin = self._sound.heard - self.delay
         voiced = self._voicing(origin, origin + self._noise.size)
-        return self._mix(
-            self._speak(origin), self._breathe(origin, voiced), voiced[: self.hop]
-        )
+        return self._mix(self._speak(origin), self._breathe(origin, voiced), voiced[: self.hop])
 
     def _move_parameters(self) -> None:
         self._pitch = _toward(self._pitch, self._pitch_goal, self._pitch_step)
@@ -221,7 +220,7 @@ class Converter:
         if self._preset.style != "robot":
             return None
         low, high = ROBOT_RANGE_HZ
-        return self._rate / min(max(self._preset.robot_hz * self._pitch_ratio, low), high)
+        return self._rate / float(np.clip(self._preset.robot_hz * self._pitch_ratio, low, high))
 
     def _breathe(self, origin: int, voiced: Signal) -> Signal:
         """The unvoiced part of the hop at `origin`; a frame is spared where all under it is voiced."""
@@ -256,4 +255,3 @@ def _spreading(rate_hz: int) -> Signal:
 
 def _toward(value: float, goal: float, step: float) -> float:
     return goal if abs(goal - value) <= step * 1.000001 else value + np.copysign(step, goal - value)
-

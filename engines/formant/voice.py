@@ -66,10 +66,7 @@ class LiveFormant:
     def process(self, block: Block) -> Block:
         """Convert a block, shape (frames,); what is not finite counts as silence."""
         heard = np.nan_to_num(block, nan=0.0, posinf=0.0, neginf=0.0).astype(np.float32, copy=False)
-        if self._unchanged:
-            ready = np.concatenate((self._ready, heard))
-        else:
-            ready = self._convert(heard)
+        ready = np.concatenate((self._ready, heard)) if self._unchanged else self._convert(heard)
         self._ready = ready[len(block) :]
         return ready[: len(block)].copy()
 

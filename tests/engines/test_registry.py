@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from myna.engines.base import BackendUnavailable
 from myna.engines.formant import SPEC
-from myna.engines.registry import BUILT_IN, GROUP, find_engines
+from myna.engines.registry import BUILT_IN, GROUP, find, find_engines, problems, specs
 
 HEAVY = ("torch", "onnxruntime", "openvino", "scipy", "faiss", "soundfile", "sounddevice")
 
@@ -61,7 +62,7 @@ def test_a_broken_engine_is_reported_and_the_others_stay(
     registry = find_engines([point("broken", f"{name}:SPEC")])
     assert told in registry.problems["broken"]
     assert "formant" in registry.engines
-    with pytest.raises(KeyError, match="can't be used"):
+    with pytest.raises(BackendUnavailable, match="can't be used"):
         registry.spec("broken")
 
 
@@ -71,8 +72,14 @@ def test_nobody_takes_the_name_of_a_built_in_engine() -> None:
     assert "taken" in registry.problems["formant (elsewhere:SPEC)"]
 
 
+def test_the_process_wide_registry_is_looked_up_by_name() -> None:
+    assert find("formant") is SPEC
+    assert SPEC in specs()
+    assert not set(problems()) & set(BUILT_IN)
+
+
 def test_an_unknown_engine_is_named_with_those_there_are() -> None:
-    with pytest.raises(KeyError, match="formant"):
+    with pytest.raises(BackendUnavailable, match="formant"):
         find_engines([]).spec("formnat")
 
 
