@@ -1,9 +1,13 @@
 """Where the networks run: torch eager, OpenVINO or onnxruntime, behind one call, each checked against eager."""
 
 import contextlib
+import ctypes
+import gc
 import hashlib
+import io
 import json
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -26,6 +30,7 @@ Stage = Callable[..., Array]
 # What a backend must reach against torch eager, in dB, to be taken. bf16 keeps 8 bits of mantissa: 26–49 dB were
 # measured over the networks of full size; f32 only sums in another order.
 LEAST_SNR_DB: Final = {"bf16": 20.0, "fp16": 30.0, "fp32": 60.0, "int8": 20.0}
+_MADV_DONTNEED: Final = 4
 
 
 class Backend(Protocol):
@@ -155,6 +160,7 @@ class OpenVino:
                 model = self._model(network)
                 model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
                 request = self._core.compile_model(model, "CPU", self._options).create_infer_request()
+                self._let_pages_go(network)
             except BackendUnavailable:
                 raise
             except Exception as error:  # OpenVINO raises RuntimeError and kinds of its own
@@ -165,6 +171,22 @@ class OpenVino:
             return np.array(results[0], dtype=np.float32, copy=True)
 
         return run
+
+    def _let_pages_go(self, network: Network) -> None:
+        """Give back the memory that the exported weights took while they were repacked.
+
+        The compiled model keeps the file mapped, and its pages would count as ours: 850 MB for all networks.
+        Pages of a read-only mapping come back from the file if they are ever read again.
+        """
+        if self._cache is None or not sys.platform.startswith("linux"):
+            return
+        name = str(self._cache / f"{network.key}-{network.role}.bin")
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            libc = ctypes.CDLL(None)
+            for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
+                if line.endswith(name):
+                    start, end = (int(x, 16) for x in line.split(" ", 1)[0].split("-"))
+                    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
 
     def _model(self, network: Network) -> Any:
         """The network as exported once for all shapes, from disk if it is there."""
@@ -248,7 +270,8 @@ class OnnxRuntime:
             name: {axis: f"{name}_{axis}" for axis in range(1, example.ndim)}
             for name, example in zip(names, network.example, strict=True)
         }
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        quiet = contextlib.redirect_stdout(io.StringIO())  # the exporter prints the whole graph when it fails
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), quiet:
             warnings.simplefilter("ignore")
             made = Path(folder) / "network.onnx"
             try:
@@ -276,6 +299,13 @@ class OnnxRuntime:
         except OSError:
             return graph
         return str(path)
+
+
+def give_memory_back() -> None:
+    """Return what loading and checking left behind to the system; never called in the audio path."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def has_amx() -> bool:

@@ -22,7 +22,7 @@ class ChannelNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each frame; same shape."""
-        y = F.layer_norm(x.transpose(1, 2), (x.shape[1],), self.gamma, self.beta, 1e-5)
+        y = F.layer_norm(x.transpose(1, 2), (self.gamma.shape[0],), self.gamma, self.beta, 1e-5)
         return y.transpose(1, 2)
 
 
@@ -58,24 +58,25 @@ class RelativeAttention(nn.Module):
 def _spread(by_distance: Tensor) -> Tensor:
     """(…, frames, 2·WINDOW+1) by distance → (…, frames, frames) by position, zero beyond the window.
 
-    Frame i looks at frame j = i + d. Padding each row to `frames` more columns and reading the flat buffer
-    with a row length one shorter shifts row i by i, e.g. 3 frames, window 1, entry (i, d):
-    rows [a-1 a0 a1], [b-1 b0 b1] → [a0 a1 0], [b-1 b0 b1].
+    Frame i looks at frame j by distance d = j − i + WINDOW. Read by index, for the usual way, padding and reading
+    rows anew at another length, multiplies tables that are mostly zeros and cannot be exported for any length.
     """
-    batch, heads, frames, width = by_distance.shape
-    flat = F.pad(by_distance, (0, frames)).reshape(batch, heads, frames * (width + frames))
-    rows = flat[..., : frames * (width + frames - 1)].reshape(batch, heads, frames, width + frames - 1)
-    return rows[..., WINDOW : WINDOW + frames]
+    batch, heads, frames, _ = by_distance.shape
+    at = torch.arange(frames, device=by_distance.device)
+    distance = at[None, :] - at[:, None] + WINDOW
+    inside = (distance >= 0) & (distance <= 2 * WINDOW)
+    index = distance.clamp(0, 2 * WINDOW)[None, None].expand(batch, heads, frames, frames)
+    return by_distance.gather(3, index) * inside.to(by_distance.dtype)
 
 
 def _gathered(by_position: Tensor) -> Tensor:
     """The inverse of `_spread`: (…, frames, frames) by position → (…, frames, 2·WINDOW+1) by distance."""
     batch, heads, frames, _ = by_position.shape
-    width = 2 * WINDOW + 1
-    # Row length frames + 2·WINDOW, read back with one more, shifts row i back by i.
-    rows = F.pad(by_position, (WINDOW, WINDOW))
-    flat = F.pad(rows.reshape(batch, heads, frames * (frames + 2 * WINDOW)), (0, frames))
-    return flat.reshape(batch, heads, frames, frames + width)[..., :width]
+    at = torch.arange(frames, device=by_position.device)
+    distances = torch.arange(2 * WINDOW + 1, device=by_position.device)
+    # With WINDOW columns of zeros on either side, distance d of row i stands in column i + d.
+    index = (at[:, None] + distances[None, :])[None, None].expand(batch, heads, frames, 2 * WINDOW + 1)
+    return F.pad(by_position, (WINDOW, WINDOW)).gather(3, index)
 
 
 class FeedForward(nn.Module):

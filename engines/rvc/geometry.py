@@ -11,8 +11,8 @@ FORMANT_LIMIT = 2.0  # semitones
 SEARCH_MS = 10.0
 FLOW_REACH = 24
 # Decoder frames before the wanted ones, so that these are not rendered from a cut edge: 4 give 46 dB against a full
-# render, 11 are exact. A raised formant needs more decoder frames for the same time and leaves 2.
-MARGIN, LEAST_MARGIN = 4, 2
+# render, 11 are exact. A raised formant needs more decoder frames for the same time and leaves 1.
+MARGIN, LEAST_MARGIN = 4, 1
 
 
 def formant_step(hop: int, formant: float) -> int:
@@ -49,7 +49,7 @@ def plan(rate_hz: int, block_frames: int, *, crossfade_ms: float, context_ms: fl
     """Sizes for a block of `block_frames` at `rate_hz`.
 
     At 48 kHz, block 12000 (250 ms), crossfade 50 ms, context 1000 ms: block 25, tail 25 + 5 + 1 = 31, total
-    132, rendered 38, latent 44.
+    132, rendered 36, latent 43.
 
     Raises:
         ParameterRefused: the rate has no whole number of frames in 10 ms, or the block is not whole tens of ms.

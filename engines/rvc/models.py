@@ -13,7 +13,7 @@ from ..f0.extractors import PitchExtractor, Rmvpe, Swift, World, refuse
 from ..index import Retrieval
 from . import embedder as embedder_file
 from . import hubert
-from .backends import Choice, Eager, Stage, choose
+from .backends import Choice, Eager, Stage, choose, give_memory_back
 from .checkpoint import VoiceFile, content_hash, open_voice
 from .geometry import FORMANT_LIMIT
 from .needs import required
@@ -119,6 +119,7 @@ class Models:
         if choice.backend.name != "eager":
             for network, _ in networks:
                 network.release()
+            give_memory_back()
         return choice
 
     def latent_shapes(self, total: int, tail: int) -> list[Shape]:

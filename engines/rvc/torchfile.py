@@ -6,6 +6,7 @@ import math
 import pickletools
 import struct
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,6 +234,7 @@ class _Program:
             raise ModelUnusable(f"{self._where} uses the pickle instruction {name}, which no checkpoint needs")
 
     def _named(self, name: str) -> object:
+        name = name.replace("__builtin__.", "builtins.", 1)  # how protocol 2 spells it
         module, _, last = name.rpartition(".")
         if (
             name in _UNDERSTOOD
@@ -278,7 +280,7 @@ class _Program:
         if name == "torch.Size":
             return _integers(arguments[0])
         if name == "builtins.set":
-            return set()
+            return set(arguments[0]) if arguments else set()  # type: ignore[call-overload]
         if name.startswith(("torch.", "numpy.")):
             raise ModelUnusable(f"{self._where} wants to run {name}; nothing was run.", wants=name)
         return Inert(name)
@@ -444,7 +446,7 @@ class _Archive:
         def read() -> NDArray[np.generic]:
             try:
                 values = _values(self._member(name, storage.count * itemsize(storage.dtype)), storage.dtype)
-            except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError) as error:
+            except (OSError, KeyError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError, zlib.error) as error:
                 raise ModelUnusable(f"{self._path.name} is damaged: {error}") from error
             return _strided(values, offset, tuple(shape), tuple(stride))
 
@@ -473,7 +475,7 @@ class _Archive:
 def _read_archive(path: Path) -> object:
     try:
         archive = _Archive(path)
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error) as error:
         raise ModelUnusable(f"{path.name} is cut off or damaged: its zip directory cannot be read ({error})") from error
     return _Program(path.name, archive.tensor).run(io.BytesIO(archive.program))
 

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Time an RVC voice of full size, block by block and stage by stage, on random weights.
+
+    python tools/bench_rvc.py [--backend B] [--precision P] [--threads N] [--blocks N] [--geometry BLOCK/CONTEXT/F0 …]
+                              [--peer PYTHON --peer-script FILE] [--json FILE]
+
+For each geometry: CPU-ms (all threads) and wall ms a block, per stage, load (p95 wall / block), memory, and the
+SNR of the first blocks against torch eager. A peer is a script of yours that runs another engine in another
+environment at the same geometry: it is called as `PYTHON FILE BLOCK_MS CONTEXT_MS F0 THREADS` and prints one JSON
+object with `cpu_ms`; the ratio is printed beside ours.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from myna.engines.base import Placement, VoiceAsset, VoiceParameters
+from myna.engines.f0.rmvpe import Rmvpe
+from myna.engines.rvc.decoder import Decoder
+from myna.engines.rvc.embedder import Sizes
+from myna.engines.rvc.encoder import TextEncoder
+from myna.engines.rvc.flow import Flow
+from myna.engines.rvc.hubert import ContentEncoder
+from myna.engines.rvc.live import RvcLive
+
+RATE_HZ = 48000
+GEOMETRIES = ("250/2500/rmvpe", "250/1000/rmvpe", "100/500/swift")
+RATES, KERNELS = (10, 10, 2, 2), (16, 16, 4, 4)
+
+
+def write_models(folder: Path) -> dict[str, Path]:
+    """A v2 40 kHz voice, a content encoder and a pitch model of the true sizes, weights drawn from a fixed seed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {"model": folder / "voice.pth", "embedder": folder / "hubert_base.pt", "rmvpe": folder / "rmvpe.pt"}
+    if all(path.exists() for path in paths.values()):
+        return paths
+    torch.manual_seed(0)
+    whole = torch.nn.Module()
+    whole.enc_p = TextEncoder(features=768, out=192, channels=192, hidden=768, heads=2, layers=6, kernel=3, pitch=True)
+    whole.flow = Flow(192, 192, 256)
+    whole.dec = Decoder(
+        channels=192,
+        start=512,
+        speaker=256,
+        rates=RATES,
+        kernels=KERNELS,
+        block_kernels=(3, 7, 11),
+        block_dilations=((1, 3, 5),) * 3,
+        short_blocks=False,
+        source=True,
+    )
+    whole.emb_g = torch.nn.Embedding(109, 256)
+    weight = OrderedDict((name, value.half()) for name, value in whole.state_dict().items())
+    weight["dec.m_source.l_linear.weight"] = torch.ones(1, 1).half()
+    weight["dec.m_source.l_linear.bias"] = torch.zeros(1).half()
+    config = [1025, 32, 192, 192, 768, 2, 6, 3, 0, "1", [3, 7, 11], [[1, 3, 5]] * 3, list(RATES), 512]
+    config += [list(KERNELS), 109, 256, 40000]
+    voice = {"weight": weight, "config": config, "info": "random", "sr": "40k", "f0": 1, "version": "v2"}
+    torch.save(voice, paths["model"])
+    sizes = Sizes(
+        channels=512,
+        kernels=(10, 3, 3, 3, 3, 2, 2),
+        width=768,
+        hidden=3072,
+        heads=12,
+        layers=12,
+        position_kernel=128,
+        position_groups=16,
+        projected=256,
+    )
+    state = ContentEncoder(sizes, layers=12, project=False).state_dict()
+    position = state.pop("encoder.pos_conv.0.weight")
+    state["encoder.pos_conv.0.weight_v"] = position
+    state["encoder.pos_conv.0.weight_g"] = position.norm(2, (0, 1), keepdim=True)
+    torch.save({"model": state}, paths["embedder"])
+    pitch = Rmvpe(start=16, depth=5, across=4, blocks=4, hidden=256, recurrent=1, bands=128)
+    torch.save(pitch.state_dict(), paths["rmvpe"])
+    return paths
+
+
+@dataclass
+class Row:
+    """What one geometry took."""
+
+    geometry: str
+    backend: str
+    precision: str
+    load_s: float
+    prepare_s: float
+    cpu_ms: float
+    wall_ms: float
+    p95_ms: float
+    load: float
+    rss_mb: float
+    snr_db: float | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    peer_cpu_ms: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def voice_like(frames: int) -> np.ndarray:
+    """A gliding pulse train in a little noise, so that no stage meets silence."""
+    t = np.arange(frames) / RATE_HZ
+    phase = 2 * np.pi * np.cumsum(140 + 20 * np.sin(2 * np.pi * 0.7 * t)) / RATE_HZ
+    tone = np.sum([np.sin(k * phase) / k for k in range(1, 20)], axis=0)
+    noise = np.random.default_rng(1).standard_normal(frames)
+    return (0.08 * tone + 0.01 * noise).astype(np.float32)
+
+
+def timed_stages(live: RvcLive, spent: dict[str, float]) -> None:
+    """Count the CPU time of every network call by its role."""
+    models = live._models
+    made = models.stage
+
+    def stage(network: Any, shapes: Any) -> Any:
+        run = made(network, shapes)
+
+        def counted(*inputs: Any) -> Any:
+            began = time.process_time()
+            out = run(*inputs)
+            spent[network.role] = spent.get(network.role, 0.0) + 1e3 * (time.process_time() - began)
+            return out
+
+        return counted
+
+    models.stage = stage  # type: ignore[method-assign]
+
+
+def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, cache: Path) -> Row:
+    """Run one geometry."""
+    block_ms, context_ms, method = geometry.split("/")
+    block = int(float(block_ms) * RATE_HZ / 1000)
+    parameters = VoiceParameters(f0_method=method, context_ms=float(context_ms))
+    files = {name: path for name, path in paths.items() if name != "rmvpe" or method == "rmvpe"}
+    placement = Placement(
+        backend=options.backend, precision=options.precision, threads=options.threads, cache_dir=cache
+    )
+    began = time.perf_counter()
+    live = RvcLive(VoiceAsset(id="bench", engine="rvc", files=files), placement, parameters, RATE_HZ)
+    load_s = time.perf_counter() - began
+    began = time.perf_counter()
+    live.prepare(block)
+    prepare_s = time.perf_counter() - began
+    sound = voice_like(block * (options.blocks + 8)).reshape(-1, block)
+    heard = [live.process(b) for b in sound[:8]]
+    spent: dict[str, float] = {}
+    timed_stages(live, spent)
+    walls, cpu = [], time.process_time()
+    for b in sound[8:]:
+        began = time.perf_counter()
+        heard.append(live.process(b))
+        walls.append(1e3 * (time.perf_counter() - began))
+    cpu_ms = 1e3 * (time.process_time() - cpu) / options.blocks
+    facts = live.facts
+    row = Row(
+        geometry=geometry,
+        backend=facts.backend,
+        precision=facts.precision,
+        load_s=load_s,
+        prepare_s=prepare_s,
+        cpu_ms=cpu_ms,
+        wall_ms=float(np.median(walls)),
+        p95_ms=float(np.percentile(walls, 95)),
+        load=float(np.percentile(walls, 95)) / float(block_ms),
+        rss_mb=resident_mb(),
+        stages={role: ms / options.blocks for role, ms in spent.items()},
+        notes=(*facts.fallbacks, *facts.notes),
+    )
+    row.stages["rest"] = cpu_ms - sum(row.stages.values())
+    live.close()
+    if facts.backend != "eager" and options.snr:
+        eager = RvcLive(
+            VoiceAsset(id="bench", engine="rvc", files=files),
+            Placement(backend="eager", threads=options.threads),
+            parameters,
+            RATE_HZ,
+        )
+        reference = np.concatenate([eager.process(b) for b in sound[:8]])
+        ours = np.concatenate(heard[:8])
+        apart = float(np.square(reference - ours).sum())
+        row.snr_db = 10 * float(np.log10(np.square(reference - reference.mean()).sum() / max(apart, 1e-20)))
+        eager.close()
+    if options.peer:
+        told = subprocess.run(
+            [options.peer, options.peer_script, block_ms, context_ms, method, str(options.threads)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+        try:
+            row.peer_cpu_ms = float(json.loads(told.stdout.strip().splitlines()[-1])["cpu_ms"])
+        except (ValueError, KeyError, IndexError):
+            print(f"the peer gave no figure: {(told.stderr or told.stdout).strip()[-300:]}", file=sys.stderr)
+    return row
+
+
+def resident_mb() -> float:
+    """Resident memory now, in MiB; the largest so far where the system doesn't tell."""
+    try:
+        for line in Path("/proc/self/status").read_text("ascii").splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def show(row: Row) -> None:
+    """Print one row."""
+    snr = "" if row.snr_db is None else f"  SNR {row.snr_db:.0f} dB"
+    print(
+        f"{row.geometry:16s} {row.backend} {row.precision}: {row.cpu_ms:.0f} CPU-ms, wall {row.wall_ms:.0f} "
+        f"(p95 {row.p95_ms:.0f}) ms, load {100 * row.load:.0f} %, RSS {row.rss_mb:.0f} MiB, "
+        f"loaded in {row.load_s:.1f} + {row.prepare_s:.1f} s{snr}"
+    )
+    print("    " + ", ".join(f"{role} {ms:.1f}" for role, ms in row.stages.items()))
+    if row.peer_cpu_ms:
+        print(f"    peer {row.peer_cpu_ms:.0f} CPU-ms: ratio {row.cpu_ms / row.peer_cpu_ms:.2f}")
+    for note in row.notes:
+        print(f"    {note}")
+
+
+def main() -> int:
+    """Measure every geometry; each in a process of its own, so that none warms the next one's memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--geometry", action="append")
+    parser.add_argument("--models", type=Path, help="where the random models are kept [a temporary folder]")
+    parser.add_argument("--peer")
+    parser.add_argument("--peer-script")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--snr", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if bool(options.peer) != bool(options.peer_script):
+        parser.error("--peer and --peer-script belong together")
+    if options.one:
+        paths = write_models(options.models)
+        row = measure(options.one, paths, options, options.models / "exports")
+        show(row)
+        if options.json:
+            options.json.write_text(json.dumps(row.__dict__), "utf-8")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="bench-rvc-") as scratch:
+        folder = options.models or Path(scratch)
+        write_models(folder)
+        rows = []
+        passed = [a for a in sys.argv[1:] if a.startswith("--no-snr")]
+        for geometry in options.geometry or GEOMETRIES:
+            told = Path(scratch) / "row.json"
+            command = [sys.executable, __file__, "--one", geometry, "--models", str(folder), "--json", str(told)]
+            command += ["--backend", options.backend, "--precision", options.precision]
+            command += ["--threads", str(options.threads), "--blocks", str(options.blocks), *passed]
+            if options.peer:
+                command += ["--peer", options.peer, "--peer-script", options.peer_script]
+            environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+            if subprocess.run(command, check=False, env=environment).returncode != 0:
+                return 1
+            rows.append(json.loads(told.read_text("utf-8")))
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
