@@ -261,10 +261,14 @@ class AudioServer:
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
 
+    def signal(self, number: int) -> None:
+        """Signal all of its processes: SIGSTOP makes it hang, SIGCONT lets it go on."""
+        for process in self._processes:
+            process.send(number)
+
     def kill(self) -> None:
         """End it at once, as a crash would."""
-        for process in self._processes:
-            process.send(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         for child in self._children:
             child.wait(STOP_S)
         self._processes, self._children = [], []

@@ -4,11 +4,11 @@ import contextlib
 import sys
 import threading
 import time
-import weakref
 from dataclasses import replace
 from typing import Any
 
 from myna.daemon._core import Core
+from myna.daemon.audio.asleep import SleepWatch
 from myna.daemon.audio.backend import AudioStream, DeviceError, StreamFacts, StreamRequest
 from myna.daemon.audio.choose import Direction, Listed, best_pair, candidates
 from myna.daemon.audio.pair import PairStream
@@ -43,8 +43,9 @@ HOST_TEXTS = (
     ("no default", "not_found"),
 )
 
-# PortAudio is one per process: its list can only be read anew while no stream is open, anywhere in the process.
-_OPEN: "weakref.WeakSet[PortAudioStream]" = weakref.WeakSet()
+# PortAudio is one per process: its list can only be read anew while no stream is open, anywhere in the process. This
+# also keeps a stream that somebody forgot to close, or that would not close, alive: its callback still uses the core.
+_OPEN: "set[PortAudioStream]" = set()
 
 
 def library() -> Any:
@@ -225,6 +226,7 @@ class PortAudioStream:
         self._core, self._source, self._sink = core, source, sink
         self._rate, self._period = rate_hz, max(1, round(period_ms * rate_hz / 1000))
         self._realtime = Realtime()
+        self._asleep = SleepWatch()
         self._finished = self._closing = False
         self._started_s: float | None = None
         self._seen: tuple[int, float] = (0, 0.0)  # latest callback's stamp, and when it was new
@@ -294,10 +296,10 @@ class PortAudioStream:
         self._started_s = time.monotonic()
 
     def ended(self) -> str | None:
-        """`lost` when the host stopped the stream, or no callback has come for half a second."""
+        """`lost` when the host stopped the stream, no callback came for half a second, or the machine slept."""
         if self._closing or self._started_s is None:
             return None
-        if self._finished:
+        if self._finished or self._asleep.slept():
             return "lost"
         now, stamp = time.monotonic(), self._core.stamp()[0]
         if stamp != self._seen[0]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -246,6 +247,23 @@ def test_killed_server_is_told_and_a_new_one_works_in_a_fresh_process(server: Au
     finally:
         again.stop()
     assert np.max(np.abs(recording)) > 0.4
+
+
+def test_a_server_that_hangs_is_a_loss_too_and_closing_does_not_hang(server: AudioServer) -> None:
+    program = Program(server)
+    try:
+        program.wait_for("settled", 20.0)
+        server.signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        assert program.wait_for("ended", 10.0) == "lost"
+        noticed_s = time.monotonic() - stopped
+        close_s = program.wait_for("close_s", 10.0)
+    finally:
+        server.signal(signal.SIGCONT)
+        program.stop()
+    print(f"noticed after {noticed_s:.2f} s, closed in {close_s:.2f} s")
+    assert noticed_s <= 2.0
+    assert close_s <= 1.5
 
 
 def test_a_file_plays_on_a_device_and_ends(server: AudioServer, tmp_path: Path) -> None:
