@@ -1,6 +1,5 @@
 """Whether the machine has been asleep: streams do not survive it, whatever the host says."""
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -9,9 +8,8 @@ NOTICED_S = 0.5
 
 def _boot_clock() -> float:
     """Seconds that include sleep; where no such clock is known, one that does not."""
-    if sys.platform == "linux":
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class SleepWatch:
