@@ -68,6 +68,11 @@ def candidates(
                 f"No {direction} device under the host API {host_api!r}; there are: {_listed(known)}.",
                 host_apis=sorted(known),
             )
+    if not usable:
+        wanted = f", {name!r} neither" if name is not None else ""
+        raise DeviceError(
+            "not_found", f"No {direction} device is listed{wanted}: is the sound server running for this user?"
+        )
     if name is None:
         return _defaults(usable, direction)
     folded = name.casefold()
@@ -108,12 +113,10 @@ def _defaults(usable: list[Listed], direction: Direction) -> list[Listed]:
         fits.sort(key=lambda device: not device.system_default_output)
     if fits:
         return fits
-    if usable:
-        names = sorted({device.name for device in usable})
-        raise DeviceError(
-            "not_found", f"No default {direction} device is set; name one of: {_listed(names)}.", near=names
-        )
-    raise DeviceError("not_found", f"There is no {direction} device on this machine.")
+    names = sorted({device.name for device in usable})
+    raise DeviceError(
+        "not_found", f"No default {direction} device is set; name one of: {_listed(names)}.", near=names
+    )
 
 
 def _one_per_host_api(fits: list[Listed]) -> list[Listed]:

@@ -77,7 +77,7 @@ def test_unknown_host_api_lists_those_there_are() -> None:
 
 
 def test_without_devices_or_default_the_message_says_so() -> None:
-    with pytest.raises(DeviceError, match="no input device on this machine"):
+    with pytest.raises(DeviceError, match="No input device is listed: is the sound server running"):
         candidates([], None, "input", None)
     with pytest.raises(DeviceError, match="No default output device"):
         candidates([listed(0, "x", "ALSA", outputs=1)], None, "output", None)

@@ -68,9 +68,12 @@ class Program:
     def __init__(
         self, server: AudioServer, period_ms: float = 10.0, hold_ms: float = 0.0, source: str = TEST_MIC
     ) -> None:
-        arguments = [source, OUT_CABLE, str(RATE), str(period_ms), str(DELAY), str(hold_ms)]
+        arguments = [str(PROGRAM), source, OUT_CABLE, str(RATE), str(period_ms), str(DELAY), str(hold_ms)]
+        self.run(server, arguments)
+
+    def run(self, server: AudioServer, arguments: list[str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
+            [sys.executable, *arguments],
             env=server.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -264,6 +267,27 @@ def test_a_server_that_hangs_is_a_loss_too_and_closing_does_not_hang(server: Aud
     print(f"noticed after {noticed_s:.2f} s, closed in {close_s:.2f} s")
     assert noticed_s <= 2.0
     assert close_s <= 1.5
+
+
+class Reopening(Program):
+    """Opens again by itself."""
+
+    def __init__(self, server: AudioServer, opens: int) -> None:
+        program = Path(__file__).with_name("reopening.py")
+        self.run(server, [str(program), TEST_MIC, OUT_CABLE, str(opens)])
+
+
+def test_a_lost_stream_is_opened_again_in_the_same_process(server: AudioServer) -> None:
+    program = Reopening(server, 3)
+    try:
+        for count in (1, 2):
+            program.wait_for(f"opened_{count}", 20.0)
+            server.kill()
+            server.start()
+        program.wait_for("opened_3", 20.0)
+        assert program.wait_for("closed", 10.0)
+    finally:
+        print(program.stop())
 
 
 def test_a_file_plays_on_a_device_and_ends(server: AudioServer, tmp_path: Path) -> None:
