@@ -35,9 +35,10 @@ class Sound:
         self.heard += len(full)
 
     def clear(self) -> None:
-        """Forget the sound, not the time."""
+        """Forget the sound and begin time anew."""
         self.full[:] = 0.0
         self.low[:] = 0.0
+        self.heard = 0
 
     def full_index(self, position: float) -> float:
         """Where a position lies in `full`."""

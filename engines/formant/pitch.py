@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 Signal = NDArray[np.float64]
 
-LOWEST_HZ = 58.0
+LOWEST_HZ = 65.0
 HIGHEST_HZ = 600.0
 WINDOW_S = 0.0167
 LOOK = 2  # hops that a decision waits for what follows

@@ -99,10 +99,6 @@ class Converter:
 
     def reset(self) -> None:
         """Forget the sound; parameters stay, at their goals."""
-        self._sound.heard = 0
-        self._forget()
-
-    def _forget(self) -> None:
         self._sound.clear()
         self._raw[:] = 0.0
         self._tracker.reset()
@@ -123,12 +119,11 @@ class Converter:
         if heard.any():
             self._zeros = 0
         else:
-            self._zeros += 1
-            if self._zeros > self._silent_hops:
-                if self._zeros == self._silent_hops + 1:
-                    self._forget()
-                self._zeros = self._silent_hops
-                self._sound.heard += self.hop
+            if self._zeros < self._silent_hops:
+                self._zeros += 1
+                if self._zeros == self._silent_hops:
+                    self.reset()  # time begins anew as well: what follows is as from a new voice, bit for bit
+            if self._zeros == self._silent_hops:
                 return np.zeros(self.hop)
         self._move_parameters()
         self._listen(heard)
