@@ -119,9 +119,16 @@ class BlockLength:
         return self.block_ms
 
 
-def smallest_that_holds(p95_by_block_ms: dict[float, float]) -> float | None:
-    """The smallest block length whose p95 compute is at most 70 % of it, None if none is."""
-    return next((b for b in sorted(p95_by_block_ms) if p95_by_block_ms[b] <= TARGET_LOAD * b), None)
+def jitter_ms(block_ms: float, period_ms: float, duplex: bool) -> float:
+    """What prefill must cover beside compute: that callbacks bring and take whole periods.
+
+    A block of whole periods on one clock is complete in the very callback that brings its last period, and its first
+    frame is wanted a period later at the earliest: that period is slack already, so half a one for the jitter of
+    callbacks is enough. Worked example: block 20, period 10, compute 1: the frame captured at 0 is whole at
+    20, written at 21, wanted at 20 + 1 + 5 by a callback that comes at 30.
+    """
+    whole = duplex and abs(block_ms / period_ms - round(block_ms / period_ms)) < 1e-6
+    return 0.5 * period_ms if whole else period_ms
 
 
 def advice(load: float | None, block_ms: float, p95_ms: float | None) -> str | None:

@@ -3,8 +3,6 @@
 import contextlib
 import gc
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +27,7 @@ from myna.daemon.audio.backend import AudioStream, DeviceError, StreamRequest
 from myna.daemon.audio.open import open_stream
 from myna.daemon.live import warmup
 from myna.daemon.live.change import PIPELINE_SETTINGS, Change, change
-from myna.daemon.live.delay import BlockLength, ComputeTimes, Prefill, advice, peers_estimate_ms
+from myna.daemon.live.delay import BlockLength, ComputeTimes, Prefill, advice, jitter_ms, peers_estimate_ms
 from myna.daemon.live.intake import Intake
 from myna.daemon.live.loop import BlockLoop
 from myna.daemon.live.messages import SessionConfig, VoiceOrder
@@ -37,6 +35,7 @@ from myna.daemon.live.monitor import Monitor
 from myna.daemon.live.outlet import DriftingOutlet, DuplexOutlet
 from myna.daemon.live.pipeline import LivePipeline, denoise_stage, vad_stage, voice_parameters
 from myna.daemon.live.probe import LatencyProbe
+from myna.daemon.live.realtime import ask_realtime
 from myna.daemon.live.recorder import Recorder
 from myna.daemon.restarts import Backoff
 from myna.dsp.stage import Block
@@ -49,7 +48,6 @@ T = TypeVar("T")
 
 CALLBACK_AGE_MS = 500.0  # a stream whose callbacks stopped for so long is lost, whatever it says
 DEGRADED_S = 1.0  # after the last late block
-REALTIME_PRIORITY = 20
 
 
 class LiveSession:
@@ -200,8 +198,8 @@ class LiveSession:
         else:
             self._length = None
             self._block_ms = warmup.whole_hops(wanted, hop_ms)
-        measured = warmup.time_blocks(voice, self._rate_hz, self._block_ms)
-        nominal = measured.p99_ms + period_ms
+        measured = warmup.time_for_prefill(voice, self._rate_hz, self._block_ms)
+        nominal = measured.p99_ms + jitter_ms(self._block_ms, period_ms, stream.facts.duplex)
         if config.settings.prefill_ms != "auto":
             nominal = max(nominal, config.settings.prefill_ms)
         self._prefill = Prefill(nominal, nominal + max(self._block_ms, 150.0))
@@ -241,7 +239,7 @@ class LiveSession:
     # --- the loop's thread ------------------------------------------------------------------------------
 
     def _run(self, loop: BlockLoop) -> None:
-        self._realtime = _ask_realtime()
+        self._realtime = ask_realtime()
         reason = loop.run(self._rate_hz)
         if reason == "stopped" or self._stopping.is_set():
             return
@@ -655,16 +653,3 @@ def _period_ms(stream: AudioStream | None, rate_hz: int) -> float:
 
 def _device_fault(error: DeviceError) -> MynaError:
     return MynaError("device_unavailable", str(error), reason=error.reason, **error.facts)
-
-
-def _ask_realtime() -> str:
-    """Ask for real-time priority for this thread; says in words what was had."""
-    if sys.platform != "linux":
-        return "not asked on this platform"
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(REALTIME_PRIORITY))
-        return f"SCHED_FIFO {REALTIME_PRIORITY}"
-    except OSError as error:
-        return f"refused ({error.strerror}): see `myna doctor`"
-
-
