@@ -223,7 +223,7 @@ def test_nonfinite_samples_become_zero_and_are_counted() -> None:
     core.call(heard, np.zeros((10, 1), np.float32), 10)
     into = np.zeros(10, np.float32)
     core.read(into)
-    np.testing.assert_array_equal(into, np.float32([0.5, 0.5, 0.5, 0.25, 0, 0.25, 0.5, 0.5, 0.5, 0.5]))
+    np.testing.assert_array_equal(into, np.array([0.5, 0.5, 0.5, 0.25, 0, 0.25, 0.5, 0.5, 0.5, 0.5], np.float32))
     assert core.stats()["nonfinite_in"] == 4
     sound = np.ones(100, np.float32)
     sound[70], sound[80] = np.nan, np.inf
@@ -412,7 +412,7 @@ def test_equals_its_slow_twin_through_anything(seed: int) -> None:
                 assert got == len(expected)
                 if got:
                     assert position == expected[0][0]
-                    np.testing.assert_array_equal(into[:got], np.float32([v for _, v in expected]))
+                    np.testing.assert_array_equal(into[:got], np.array([v for _, v in expected], np.float32))
             case 6 | 7 | 8 | 9:
                 position = twin.written + int(rng.choice([0, 0, 0, 5, -20, 90, -200]))
                 if rng.integers(0, 4) == 0:

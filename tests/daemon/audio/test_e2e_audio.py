@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -135,7 +136,7 @@ def play_and_record(server: AudioServer, sound: NDArray[np.float32], folder: Pat
 
     def pump() -> None:
         assert recorder.stdout is not None
-        while data := recorder.stdout.read1(65536):
+        while data := os.read(recorder.stdout.fileno(), 65536):
             parts.append(data)
 
     thread = threading.Thread(target=pump)
