@@ -14,7 +14,7 @@ from myna.daemon.route.cables import Device, find_cable, steps
 from myna.daemon.route.errors import RouteError
 from myna.daemon.route.names import MICROPHONE, MICROPHONE_TITLE, PCM, SINK
 from myna.daemon.route.server import Server, find_server
-from myna.daemon.route.tone import Proof, prove
+from myna.daemon.route.state import Proof, RouteState
 
 PROOFS = {
     "ok": "a tone sent through arrived",
@@ -112,7 +112,7 @@ def status(*, proof: bool = True) -> RouteReport:
             problems=words,
             steps=("Create it: myna route create",),
         )
-    shown = prove(state.listeners) if proof and state.whole else None
+    shown = _proof(state) if proof and state.whole else None
     return RouteReport(
         server=server.kind,
         server_version=server.version,
@@ -131,6 +131,13 @@ def status(*, proof: bool = True) -> RouteReport:
         warnings=(HEARS_ITSELF,) if state.default_source == MICROPHONE else (),
         steps=(f"In the application, choose {MICROPHONE_TITLE!r} as the microphone.",),
     )
+
+
+def _proof(state: RouteState) -> Proof:
+    # numpy comes with it, which a mere look (the supervisor's) can do without
+    from myna.daemon.route.tone import prove
+
+    return prove(state.listeners)
 
 
 def _problems(whole: bool, persistent: bool, proof: Proof | None) -> Iterator[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ServerKind = Literal["pipewire", "pulseaudio"]
+Reason = Literal["ok", "no_signal", "in_use", "no_tools", "not_there"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +27,12 @@ class RouteState:
     def any(self) -> bool:
         """Whether something of it is there."""
         return bool(self.sinks or self.microphones)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a tone showed. A figure that was not measured is None."""
+
+    reason: Reason
+    level_db: float | None = None
+    snr_db: float | None = None

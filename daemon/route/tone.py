@@ -5,14 +5,13 @@ import os
 import select
 import subprocess
 import time
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from myna.daemon.route.names import MICROPHONE, RATE_HZ, SINK
 from myna.daemon.route.programs import installed
+from myna.daemon.route.state import Proof
 
 TONE_HZ = 997.0
 TONE_DB = -40.0  # quiet: nobody is to be startled by a check
@@ -20,17 +19,6 @@ LENGTH_S = 1.0
 WINDOW_S = 0.2
 NEEDED_SNR_DB = 20.0
 DEADLINE_S = 5.0
-
-Reason = Literal["ok", "no_signal", "in_use", "no_tools", "not_there"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What a tone showed. A figure that was not measured is None."""
-
-    reason: Reason
-    level_db: float | None = None
-    snr_db: float | None = None
 
 
 def tone() -> NDArray[np.float32]:

@@ -8,15 +8,12 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from myna.control.connection import state_dir
 from myna.control.errors import CODES, Exit
-from myna.daemon.service import launchctl, schtasks, systemctl
+from myna.daemon.service.managers import MANAGERS
 from myna.daemon.service.plan import plan_for
 from myna.daemon.service.report import ServiceError, ServiceReport
-
-MANAGERS: dict[str, ModuleType] = {"Linux": systemctl, "Darwin": launchctl, "Windows": schtasks}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
