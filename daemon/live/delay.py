@@ -131,6 +131,14 @@ def jitter_ms(block_ms: float, period_ms: float, duplex: bool) -> float:
     return 0.5 * period_ms if whole else period_ms
 
 
+def fixed_prefill_ms(prefill_ms: float, block_ms: float, period_ms: float) -> float:
+    """What a user's own `prefill_ms` comes to: finished sound that waits while a whole block is in work.
+
+    So much may anything stop the interpreter without a gap: `prefill_ms`, a block and a period.
+    """
+    return prefill_ms + block_ms + period_ms
+
+
 def advice(load: float | None, block_ms: float, p95_ms: float | None) -> str | None:
     """What to tell a user whose load is above 80 %: the block that would bring it to 70 %, at most 1500 ms."""
     if load is None or p95_ms is None or load <= ADVICE_LOAD:

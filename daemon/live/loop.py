@@ -11,6 +11,9 @@ from myna.daemon.live.outlet import Outlet
 from myna.dsp.stage import Block
 
 
+ASK_S = 0.05  # between two looks at whether the stream still runs
+
+
 class BlockPipeline(Protocol):
     """What the loop runs for every block."""
 
@@ -61,9 +64,14 @@ class BlockLoop:
 
     def run(self, rate_hz: int, idle_ms: float = 20.0) -> str:
         """Run until told to stop or the stream ends; returns why it ended."""
+        asked_s = time.monotonic()
         while not self.stopping:
-            if not self.intake.wait(idle_ms) and (reason := self._ended()) is not None:
-                return reason
+            waited = self.intake.wait(idle_ms)
+            # Also while input flows: an output that is a device of its own can die alone.
+            if not waited or time.monotonic() - asked_s > ASK_S:
+                asked_s = time.monotonic()
+                if (reason := self._ended()) is not None:
+                    return reason
             self.step(rate_hz)
         return "stopped"
 

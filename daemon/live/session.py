@@ -27,7 +27,7 @@ from myna.daemon.audio.backend import AudioStream, DeviceError, StreamRequest
 from myna.daemon.audio.open import open_stream
 from myna.daemon.live import warmup
 from myna.daemon.live.change import PIPELINE_SETTINGS, Change, change
-from myna.daemon.live.delay import BlockLength, ComputeTimes, Prefill, advice, jitter_ms, peers_estimate_ms
+from myna.daemon.live.delay import BlockLength, ComputeTimes, Prefill, advice, fixed_prefill_ms, jitter_ms, peers_estimate_ms
 from myna.daemon.live.intake import Intake
 from myna.daemon.live.loop import BlockLoop
 from myna.daemon.live.messages import SessionConfig, VoiceOrder
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CALLBACK_AGE_MS = 500.0  # a stream whose callbacks stopped for so long is lost, whatever it says
 DEGRADED_S = 1.0  # after the last late block
 
 
@@ -201,7 +200,7 @@ class LiveSession:
         measured = warmup.time_for_prefill(voice, self._rate_hz, self._block_ms)
         nominal = measured.p99_ms + jitter_ms(self._block_ms, period_ms, stream.facts.duplex)
         if config.settings.prefill_ms != "auto":
-            nominal = max(nominal, config.settings.prefill_ms)
+            nominal = max(nominal, fixed_prefill_ms(config.settings.prefill_ms, self._block_ms, period_ms))
         self._prefill = Prefill(nominal, nominal + max(self._block_ms, 150.0))
         self._times.clear()
         self._next_block_ms = None
@@ -305,10 +304,6 @@ class LiveSession:
             return "stopped"
         if (reason := stream.ended()) is not None:
             return reason
-        if stream.source is not None and (stamp := stream.source.stamp()[0]):
-            age_ms = (time.monotonic_ns() - stamp) / 1e6
-            if age_ms > CALLBACK_AGE_MS and not (self._config and self._config.devices.fast):
-                return "callbacks stopped"
         return None
 
     # --- loss and return --------------------------------------------------------------------------------
@@ -317,6 +312,11 @@ class LiveSession:
         if reason == "end_of_file":
             self._close_stream()
             self._enter("stopped", "end of file")
+            return
+        if reason == "failed":  # a file that can't be read on or written: trying again would start it anew
+            problem = getattr(self._stream, "problem", None) or "a file failed"
+            self._close_stream()
+            self._enter("failed", str(problem))
             return
         self._close_stream()
         backoff = Backoff()
@@ -383,8 +383,11 @@ class LiveSession:
                 self._request_block(block_ms)
         elif self._length is None:
             self._length = BlockLength(tuple(warmup.whole_hops(c, hop_ms) for c in warmup.CHOICES_MS if c >= self._block_ms) or (self._block_ms,))
-        if config.settings.prefill_ms != "auto" and config.settings.prefill_ms > self._prefill.nominal_ms:
-            self._prefill.nominal_ms = self._prefill.level_ms = config.settings.prefill_ms
+        if config.settings.prefill_ms != "auto":
+            period_ms = _period_ms(self._stream, self._rate_hz)
+            fixed = fixed_prefill_ms(config.settings.prefill_ms, self._block_ms, period_ms)
+            if fixed > self._prefill.nominal_ms:
+                self._prefill.nominal_ms = self._prefill.level_ms = fixed
         self._move_delay()
 
     def _rebuild(self, config: SessionConfig) -> None:

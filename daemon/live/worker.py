@@ -100,6 +100,7 @@ class Worker:
             while self._words:
                 self._say(self._words.popleft())
         self._link.close()
+        zmq.Context.instance().term()  # the last words go out
 
     def _say(self, word: Word) -> None:
         try:
@@ -164,6 +165,8 @@ def main() -> None:
         shortest, longest = map(float, held.split(":"))
         threading.Thread(target=hold_the_lock, args=(shortest, longest), daemon=True).start()
     Worker(endpoint, name).run()
+    sys.stderr.flush()
+    os._exit(0)  # PortAudio's own clean-up at exit can hang on a dead sound server
 
 
 if __name__ == "__main__":
