@@ -1,0 +1,385 @@
+"""Runs orders in processes that can be killed: the face of concurrent.futures over workers of our own."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import IO
+
+import psutil
+
+from myna.control.errors import MynaError
+from myna.daemon.jobs import messages
+from myna.daemon.jobs.messages import (
+    Answer,
+    Done,
+    Fault,
+    FromWorker,
+    Order,
+    Quit,
+    Ready,
+    StopOrder,
+    Stopped,
+    ToWorker,
+)
+
+ASK_S = 0.7  # a worker that was asked to stop gets this long before it is terminated
+TERMINATE_S = 0.7  # and this long after that before it is killed: under two seconds in all
+LAST_LINES = 12
+FAILED_STARTS = 3  # spares that die before they are ready, in a row: then no more are made ahead
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[FromWorker], None]
+
+
+class AttemptStopped(Exception):
+    """The attempt was ended because it was told to; `memory` is what was measured afterwards."""
+
+    def __init__(self, memory: dict[str, int | None]) -> None:
+        super().__init__("stopped")
+        self.memory = memory
+
+
+class _Worker:
+    """One process and the threads that listen to it."""
+
+    def __init__(
+        self,
+        number: int,
+        on_message: Callable[["_Worker", FromWorker], None],
+        on_exit: Callable[["_Worker"], None],
+    ) -> None:
+        self.name = f"job-worker-{number}"
+        self.order: Order | None = None
+        self.future: Future[Done] | None = None
+        self.report: Report | None = None
+        self.device: str | None = None  # of its last order; None: it never had one
+        self.idle_since = time.monotonic()
+        self.ready = threading.Event()
+        self.gone = threading.Event()
+        self.stopping = False
+        self.memory_before: int | None = None  # measured right before it was ended
+        self.lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._sending = threading.Lock()
+        self._on_message, self._on_exit = on_message, on_exit
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "myna.daemon.jobs.worker", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._stdin: IO[bytes] = self.process.stdin
+        self._stdout: IO[bytes] = self.process.stdout
+        self._stderr: IO[bytes] = self.process.stderr
+        self._errors = threading.Thread(target=self._read_errors, name=f"{self.name}-errors", daemon=True)
+        self._errors.start()
+        self._messages = threading.Thread(target=self._read_messages, name=self.name, daemon=True)
+        self._messages.start()
+
+    def send(self, message: ToWorker) -> bool:
+        """Whether the message could be handed over."""
+        with self._sending:
+            try:
+                messages.write_message(self._stdin, message)
+            except (OSError, ValueError):
+                return False
+            return True
+
+    def _read_errors(self) -> None:
+        for line in self._stderr:
+            self.lines.append(line.decode("utf-8", "replace").rstrip()[:500])
+
+    def _read_messages(self) -> None:
+        try:
+            messages.each_from_worker(self._stdout, lambda message: self._on_message(self, message))
+        except messages.BadFrame as error:
+            self.lines.append(f"spoke nonsense: {error}")
+            self.process.kill()
+        self.process.wait()
+        self._errors.join(0.5)
+        self.gone.set()
+        self._on_exit(self)
+        for pipe in (self._stdin, self._stdout):
+            with suppress(OSError):
+                pipe.close()
+
+    def exit_facts(self) -> dict[str, object]:
+        """How the process ended, for a program."""
+        code = self.process.returncode
+        facts: dict[str, object] = {"last_lines": list(self.lines)}
+        if code is not None and code < 0:
+            with suppress(ValueError):
+                facts["signal"] = signal.Signals(-code).name
+            facts.setdefault("signal", str(-code))
+        else:
+            facts["exit_code"] = code
+        return facts
+
+    def end(self) -> None:
+        """Terminate, then kill. Returns when the process is gone."""
+        self.memory_before = _memory(self.process.pid)
+        for deed, wait_s in ((self.process.terminate, TERMINATE_S), (self.process.kill, 10.0)):
+            if self.gone.is_set():
+                break
+            deed()
+            self.gone.wait(wait_s)
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    # Spinning barriers of idle OpenMP threads cost most on a machine that has other work; the user's own win.
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    environment["PYTHONFAULTHANDLER"] = "1"
+    return environment
+
+
+def _memory(pid: int) -> int | None:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+class WorkerExecutor:
+    """Runs orders on workers of its own; one order per worker at a time, one warm spare.
+
+    `submit` gives a Future as any executor does, but takes an order (paths and numbers) instead of a callable:
+    nothing else crosses to another process. How many run at once is the caller's (the scheduler's) decision.
+    """
+
+    def __init__(self, *, spare: bool = True) -> None:
+        self._spare = spare
+        self._lock = threading.RLock()
+        self._workers: list[_Worker] = []
+        self._made = 0
+        self._failed_starts = 0
+        self._closed = False
+        self._asks: dict[int, tuple[_Worker, Future[list[dict[str, object]]]]] = {}
+        self._asked = 0
+
+    # --- orders ------------------------------------------------------------------------------------------
+
+    def submit(self, order: Order, report: Report) -> "Future[Done]":
+        """Begin an order at once. `report` gets its news, on another thread, before the future is set.
+
+        The future ends with Done, or raises MynaError (the attempt failed; `worker_crashed` if its process died)
+        or AttemptStopped.
+        """
+        future: Future[Done] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the executor is shut down")
+            worker = self._pick(order.place.device)
+            worker.order, worker.future, worker.report = order, future, report
+            worker.device = order.place.device
+            worker.stopping = False
+        # If it is dead already its exit ends the future.
+        worker.send(order)
+        return future
+
+    def _pick(self, device: str) -> _Worker:
+        """An idle worker that was on this device (its voice may be loaded), else the spare, else a new one."""
+        idle = [w for w in self._workers if w.order is None and not w.stopping and not w.gone.is_set()]
+        for worker in sorted(idle, key=lambda w: -w.idle_since):
+            if worker.device == device:
+                return worker
+        for worker in idle:
+            if worker.device is None:
+                return worker
+        return self._start()
+
+    def _start(self) -> _Worker:
+        self._made += 1
+        worker = _Worker(self._made, self._on_message, self._on_exit)
+        self._workers.append(worker)
+        return worker
+
+    def warm(self) -> None:
+        """Make sure that a spare is there, or on its way. Called when there is work, not before."""
+        with self._lock:
+            if self._closed or not self._spare or self._failed_starts >= FAILED_STARTS:
+                return
+            if not any(w.order is None and not w.gone.is_set() and not w.stopping for w in self._workers):
+                self._start()
+
+    def stop(self, job: str, attempt: int) -> None:
+        """End an attempt: it is asked, then terminated, then killed, within two seconds. Returns at once."""
+        with self._lock:
+            worker = self._of(job, attempt)
+            if worker is None or worker.stopping:
+                return
+            worker.stopping = True
+        threading.Thread(
+            target=self._stop, args=(worker, job, attempt), name=f"{worker.name}-stop", daemon=True
+        ).start()
+
+    def _stop(self, worker: _Worker, job: str, attempt: int) -> None:
+        worker.send(StopOrder(job=job, attempt=attempt))
+        deadline = time.monotonic() + ASK_S
+        while time.monotonic() < deadline:
+            if worker.gone.wait(0.02):
+                return
+            with self._lock:
+                if worker.order is None or worker.order.attempt != attempt or worker.order.job != job:
+                    return  # it gave up as asked, and stays
+        worker.end()
+
+    def _of(self, job: str, attempt: int) -> _Worker | None:
+        for worker in self._workers:
+            if worker.order is not None and (worker.order.job, worker.order.attempt) == (job, attempt):
+                return worker
+        return None
+
+    def pid_of(self, job: str) -> int | None:
+        """The process that runs a job."""
+        with self._lock:
+            for worker in self._workers:
+                if worker.order is not None and worker.order.job == job:
+                    return worker.process.pid
+        return None
+
+    def pids(self) -> tuple[int, ...]:
+        """All worker processes."""
+        with self._lock:
+            return tuple(worker.process.pid for worker in self._workers)
+
+    def cpu_seconds(self, job: str) -> float | None:
+        """Processor time that a job's worker used so far."""
+        pid = self.pid_of(job)
+        if pid is None:
+            return None
+        try:
+            times = psutil.Process(pid).cpu_times()
+        except psutil.Error:
+            return None
+        return float(times.user + times.system)
+
+    # --- news --------------------------------------------------------------------------------------------
+
+    def _on_message(self, worker: _Worker, message: FromWorker) -> None:
+        if isinstance(message, Ready):
+            worker.ready.set()
+            with self._lock:
+                self._failed_starts = 0
+            return
+        if isinstance(message, Answer):
+            with self._lock:
+                _, answer = self._asks.pop(message.ask, (None, None))
+            if answer is not None:
+                answer.set_result(message.rows)
+            return
+        with self._lock:
+            order, future, report = worker.order, worker.future, worker.report
+            if order is None or future is None or report is None:
+                return
+            if (message.job, message.attempt) != (order.job, order.attempt):
+                return
+            if isinstance(message, Done | Fault | Stopped):
+                worker.order = worker.future = worker.report = None
+                worker.stopping = False
+                worker.idle_since = time.monotonic()
+        if isinstance(message, Done):
+            future.set_result(message)
+        elif isinstance(message, Fault):
+            future.set_exception(_error_of(message))
+        elif isinstance(message, Stopped):
+            memory = {"process_before": None, "process_after": _memory(worker.process.pid)}
+            future.set_exception(AttemptStopped(memory))
+        else:
+            report(message)
+
+    def _on_exit(self, worker: _Worker) -> None:
+        with self._lock:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            future, stopping = worker.future, worker.stopping
+            worker.order = worker.future = worker.report = None
+            if not worker.ready.is_set() and not stopping and not self._closed:
+                self._failed_starts += 1
+                log.warning("%s died at its start: %s", worker.name, worker.exit_facts())
+            lost = [ask for ask, (asked, _) in self._asks.items() if asked is worker]
+            answers = [self._asks.pop(ask)[1] for ask in lost]
+        for answer in answers:
+            answer.set_exception(MynaError("worker_crashed", "The worker ended before it could answer."))
+        if future is None:
+            return
+        if stopping:
+            memory = {
+                "process_before": worker.memory_before,
+                "process_after": _memory(worker.process.pid) or 0,  # it was waited for: nothing is left
+                "system_available": int(psutil.virtual_memory().available),
+            }
+            future.set_exception(AttemptStopped(memory))
+        else:
+            future.set_exception(crash_error(worker.exit_facts()))
+
+    # --- memory ------------------------------------------------------------------------------------------
+
+    def idle_workers(self) -> int:
+        """How many workers have nothing to do."""
+        with self._lock:
+            return sum(1 for worker in self._workers if worker.order is None)
+
+    def retire(self, idle_s: float) -> int:
+        """Let workers go that had nothing to do for so long, the spare too. Returns how many."""
+        now = time.monotonic()
+        with self._lock:
+            tired = [
+                w
+                for w in self._workers
+                if w.order is None and not w.stopping and w.ready.is_set() and now - w.idle_since >= idle_s
+            ]
+            for worker in tired:
+                worker.stopping = True
+        for worker in tired:
+            worker.send(Quit())
+        return len(tired)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End all workers: what runs is waited for, or with `cancel_futures` killed."""
+        with self._lock:
+            self._closed = True
+            workers = list(self._workers)
+        for worker in workers:
+            if cancel_futures and worker.order is not None:
+                worker.stopping = True
+                worker.process.kill()
+            else:
+                worker.send(Quit())
+        if not wait:
+            return
+        for worker in workers:
+            patience = 5.0 if worker.order is None or cancel_futures else None
+            if not worker.gone.wait(patience):
+                worker.process.kill()
+                worker.gone.wait(5.0)
+
+
+def _error_of(fault: Fault) -> MynaError:
+    return MynaError(
+        fault.code, fault.message, **{k: v for k, v in fault.facts.items() if k not in ("code", "message")}
+    )
+
+
+def crash_error(facts: dict[str, object]) -> MynaError:
+    """What is told of a worker that died under its job."""
+    cause = str(facts.get("signal") or f"exit code {facts.get('exit_code')}")
+    hint = ""
+    if cause == "SIGKILL":
+        hint = " If nobody killed it, the system ran out of memory: run fewer jobs at once."
+    lines = facts.get("last_lines")
+    last = f" Its last line: {lines[-1]}" if isinstance(lines, list) and lines else ""
+    return MynaError("worker_crashed", f"The worker died ({cause}).{hint}{last}", **facts)

@@ -1,0 +1,167 @@
+"""A job worker: takes one order at a time from its parent, can be killed at any instant."""
+
+import faulthandler
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from myna.daemon.jobs import messages
+from myna.daemon.jobs.convert import GaveUp, convert
+from myna.daemon.jobs.faults import fault_of
+from myna.daemon.jobs.messages import (
+    Done,
+    Fault,
+    FromWorker,
+    Order,
+    Quit,
+    Ready,
+    StopOrder,
+    Stopped,
+    ToWorker,
+)
+from myna.daemon.parent import die_with_parent
+from myna.engines import registry
+from myna.engines.base import FileVoice, Placement, VoiceAsset, VoiceParameters
+
+VOICES_KEPT = 3
+NICENESS = 10  # a live session beside it goes first
+
+
+class Voices:
+    """The voices that are loaded here: the most recent few."""
+
+    def __init__(self) -> None:
+        self._loaded: OrderedDict[bytes, FileVoice] = OrderedDict()
+
+    @contextmanager
+    def lend(self, order: Order, parameters: VoiceParameters) -> Iterator[FileVoice]:
+        """The voice of an order, loaded if it is not; an error inside lets go of it."""
+        asset = VoiceAsset(
+            id=order.voice.id,
+            engine=order.voice.engine,
+            files={name: Path(path) for name, path in order.voice.files.items()},
+            defaults=order.voice.defaults,
+            unchanged=order.voice.unchanged,
+        )
+        place = order.place
+        key = repr((asset, place, parameters)).encode()
+        voice = self._loaded.pop(key, None)
+        if voice is None:
+            while len(self._loaded) >= VOICES_KEPT:
+                self._loaded.popitem(last=False)[1].close()
+            voice = registry.find(asset.engine).open_file(
+                asset,
+                Placement(
+                    device=place.device,
+                    precision=place.precision,
+                    threads=place.threads,
+                    backend=place.backend,
+                    cache_dir=Path(place.cache_dir) if place.cache_dir is not None else None,
+                ),
+                parameters,
+            )
+        try:
+            yield voice
+        except GaveUp:
+            self._loaded[key] = voice
+            raise
+        except BaseException:
+            voice.close()
+            raise
+        self._loaded[key] = voice
+
+
+class Worker:
+    """Carries orders out on the main thread, while another listens for what the parent says."""
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._sending = threading.Lock()
+        self._orders: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._called_back: set[tuple[str, int]] = set()
+        self._voices = Voices()
+
+    def say(self, message: FromWorker) -> None:
+        """Tell the parent; without one there is nothing left to do."""
+        with self._sending:
+            try:
+                messages.write_message(self._outgoing, message)
+            except OSError:
+                os._exit(1)
+
+    def listen(self) -> None:
+        """Take messages until the parent is gone, and go with it."""
+
+        def take(message: ToWorker) -> None:
+            if isinstance(message, StopOrder):
+                self._called_back.add((message.job, message.attempt))
+            else:
+                self._orders.put(message)
+
+        try:
+            messages.each_to_worker(self._incoming, take)
+        except messages.BadFrame as error:
+            print(f"unreadable order: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def run(self) -> None:
+        """Work until told to quit."""
+        threading.Thread(target=self.listen, name="orders", daemon=True).start()
+        self.say(Ready(pid=os.getpid()))
+        while True:
+            message = self._orders.get()
+            if isinstance(message, Quit):
+                return
+            if isinstance(message, Order):
+                self.carry_out(message)
+
+    def carry_out(self, order: Order) -> None:
+        """Do one order; whatever happens in it becomes a message."""
+        name = (order.job, order.attempt)
+        stop: Callable[[], bool] = lambda: name in self._called_back  # noqa: E731
+        try:
+            result = convert(order, self._voices.lend, self.say, stop)
+        except GaveUp:
+            self.say(Stopped(job=order.job, attempt=order.attempt))
+        except Exception as error:
+            code, text, facts = fault_of(error)
+            if code == "internal":
+                traceback.print_exception(error, file=sys.stderr)
+            self.say(Fault(job=order.job, attempt=order.attempt, code=code, message=text, facts=facts))
+        else:
+            self.say(Done(job=order.job, attempt=order.attempt, result=result))
+        self._called_back.discard(name)
+
+
+def private_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Take standard input and output for ourselves: what a library prints goes to the error output instead."""
+    incoming = os.fdopen(os.dup(0), "rb")
+    outgoing = os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return incoming, outgoing
+
+
+def main() -> None:
+    """Entry of the process: `python -m myna.daemon.jobs.worker PARENT_PID`."""
+    faulthandler.enable()
+    die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the daemon's terminal is the daemon's business
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    incoming, outgoing = private_pipes()
+    Worker(incoming, outgoing).run()
+
+
+if __name__ == "__main__":
+    main()
