@@ -10,10 +10,10 @@ HIGHEST_HZ = 600.0
 WINDOW_S = 0.0167
 LOOK = 2  # hops that a decision waits for what follows
 _CANDIDATES = 5
-_UNVOICED = 0.48  # correlation at which voiced and unvoiced cost the same
+_UNVOICED = 0.55  # correlation at which voiced and unvoiced cost the same
 _SWITCH = 0.08  # cost of a change of voicing: enters above about 0.55, leaves below about 0.40
 _JUMP = 0.35  # cost of an octave's jump
-_LONG_LAG = 0.012  # cost per octave of lag: twice the period correlates as well as the period
+_LONG_LAG = 0.03  # cost per octave of lag: twice the period correlates as well as the period
 _FLOOR = 1e-5  # rms under which nothing is called voiced (-100 dBFS)
 
 
