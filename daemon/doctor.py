@@ -11,7 +11,8 @@ from pathlib import Path
 from myna.control.contract import DoctorReply, Finding, SessionStatus, Warning_
 from myna.daemon import compute, compute_probe
 from myna.daemon.audio.enumerate import list_in_child
-from myna.daemon.route.errors import RouteError
+from myna.daemon.route import findings as route
+from myna.daemon.service import findings as service
 from myna.daemon.settings import SettingsFile
 from myna.daemon.voices import VoiceLibrary
 
@@ -32,7 +33,8 @@ def examine(
         _packages,
         _sound,
         _realtime,
-        _route,
+        route.findings,
+        lambda: service.findings(state),
         lambda: compute_probe.doctor_findings(
             compute.ComputeSettings(
                 device=asked.device, precision=asked.precision, allow_cpu_fallback=asked.allow_cpu_fallback
@@ -145,22 +147,6 @@ def _realtime() -> Iterable[Finding]:
             "sound", "priority", "info", "Real-time priority is not allowed: other programs may interrupt the sound.",
             "Add your user to the group `audio` or `realtime`, or set `@audio - rtprio 40` in /etc/security/limits.d.",
         )  # fmt: skip
-
-
-def _route() -> Iterable[Finding]:
-    from myna.daemon.route import route  # its proof by tone needs numpy, which the supervisor does without
-
-    try:
-        report = route.status(proof=False)
-    except RouteError as error:
-        yield _finding("route", "microphone", "info", str(error), "myna route create")
-        return
-    if report.healthy:
-        yield _finding("route", "microphone", "ok", f"The virtual microphone {report.microphone!r} is there.")
-    else:
-        problem = "; ".join(report.problems) or "There is no virtual microphone yet."
-        cure = "; ".join(report.steps) or "myna route create"
-        yield _finding("route", "microphone", "info", problem, cure)
 
 
 def _voices(voices: VoiceLibrary) -> Iterable[Finding]:

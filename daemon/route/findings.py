@@ -17,7 +17,8 @@ def findings() -> tuple[Finding, ...]:
     try:
         report = status(proof=False)
     except RouteError as error:
-        return (Finding(area=AREA, name="sound server", level="warning", message=error.message, cure=None),)
+        cure = "Start or install it as the message says, then `myna route create`."
+        return (Finding(area=AREA, name="sound server", level="warning", message=error.message, cure=cure),)
     return judge(report, platform.system())
 
 
