@@ -290,19 +290,21 @@ class Supervisor:
         return "busy:live" if voice in self.live.voices_in_use() else None
 
     def _models(self) -> tuple[ModelInfo, ...]:
-        return self.live.models()
+        return (*self.live.models(), *self.jobs.models())
 
     def _unload(self, request: ModelUnload) -> UnloadReply | Deferred:
         models = self._models()
         if request.id is not None and request.id not in {model.id for model in models}:
-            if request.id in set(self.voices.ids()):
+            if request.id.rpartition(":")[2] in set(self.voices.ids()):  # a voice, in nobody's memory
                 return UnloadReply(rows=(UnloadRow(id=request.id, done=True, reason="not loaded"),))
             raise MynaError("not_found", f"Nothing called {request.id!r} is in memory: see `myna models`.", id=request.id)
         chosen = [model for model in models if request.id in (None, model.id)]
 
         def unload() -> UnloadReply:
             rows = [
-                UnloadRow(id=model.id, done=False, reason=model.why_not or model.busy)
+                self.jobs.unload(model)
+                if model.unloadable
+                else UnloadRow(id=model.id, done=False, reason=model.why_not or model.busy)
                 for model in chosen
             ]
             return UnloadReply(rows=tuple(rows))
@@ -322,7 +324,7 @@ class Supervisor:
                 for status in self.live.statuses()
                 if status.pid is not None
             ]
-            return FlushReply(rows=tuple(rows))
+            return FlushReply(rows=(*rows, *self.jobs.flush(request.unload)))
 
         return self._later(flush)
 

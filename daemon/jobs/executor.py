@@ -13,15 +13,20 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import IO
 
+import msgspec
 import psutil
 
+from myna.control.contract import FlushRow, ModelInfo, UnloadRow
 from myna.control.errors import MynaError
 from myna.daemon.jobs import messages
 from myna.daemon.jobs.messages import (
     Answer,
+    AskFlush,
+    AskUnload,
     Done,
     Fault,
     FromWorker,
+    Models,
     Order,
     Quit,
     Ready,
@@ -33,6 +38,7 @@ from myna.daemon.jobs.messages import (
 ASK_S = 0.7  # a worker that was asked to stop gets this long before it is terminated
 TERMINATE_S = 0.7  # and this long after that before it is killed: under two seconds in all
 LAST_LINES = 12
+FREE_S = 20.0  # longest that letting go of memory may take
 FAILED_STARTS = 3  # spares that die before they are ready, in a row: then no more are made ahead
 
 log = logging.getLogger(__name__)
@@ -62,6 +68,7 @@ class _Worker:
         self.future: Future[Done] | None = None
         self.report: Report | None = None
         self.device: str | None = None  # of its last order; None: it never had one
+        self.models: list[ModelInfo] = []  # what it told that it holds
         self.idle_since = time.monotonic()
         self.ready = threading.Event()
         self.gone = threading.Event()
@@ -166,7 +173,7 @@ class WorkerExecutor:
         self._made = 0
         self._failed_starts = 0
         self._closed = False
-        self._asks: dict[int, tuple[_Worker, Future[list[dict[str, object]]]]] = {}
+        self._asks: dict[int, tuple[_Worker, Future[Answer]]] = {}
         self._asked = 0
 
     # --- orders ------------------------------------------------------------------------------------------
@@ -279,7 +286,10 @@ class WorkerExecutor:
             with self._lock:
                 _, answer = self._asks.pop(message.ask, (None, None))
             if answer is not None:
-                answer.set_result(message.rows)
+                answer.set_result(message)
+            return
+        if isinstance(message, Models):
+            worker.models = message.models
             return
         with self._lock:
             order, future, report = worker.order, worker.future, worker.report
@@ -327,6 +337,76 @@ class WorkerExecutor:
             future.set_exception(crash_error(worker.exit_facts()))
 
     # --- memory ------------------------------------------------------------------------------------------
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """What all workers hold, as they told it last; what a running order uses is busy."""
+        found = []
+        with self._lock:
+            for worker in self._workers:
+                for model in worker.models:
+                    busy = worker.order is not None
+                    found.append(
+                        msgspec.structs.replace(
+                            model,
+                            id=f"{worker.name}:{model.id}",
+                            worker=worker.name,
+                            busy="busy:job" if busy else None,
+                            unloadable=not busy,
+                            why_not="busy:job: wait for the job, or cancel it" if busy else None,
+                        )
+                    )
+        return tuple(found)
+
+    def unload(self, model: ModelInfo, timeout_s: float = FREE_S) -> UnloadRow:
+        """Have the idle worker that holds a model let go of it. Blocks until it has; not for the control thread."""
+        with self._lock:
+            worker = next((w for w in self._workers if w.name == model.worker), None)
+            if worker is not None and worker.order is not None:
+                return UnloadRow(id=model.id, done=False, reason="busy:job")
+        if worker is None:
+            return UnloadRow(id=model.id, done=True, reason="not loaded")
+        name = model.id.removeprefix(f"{worker.name}:")
+        try:
+            answer = self._ask(worker, lambda ask: AskUnload(ask=ask, id=name)).result(timeout_s)
+        except (MynaError, TimeoutError) as error:
+            return UnloadRow(id=model.id, done=False, reason=str(error) or "the worker did not answer")
+        return UnloadRow(
+            id=model.id,
+            done=True,
+            reason=None if answer.done else "not loaded",
+            bytes_before=answer.before["process"],
+            bytes_after=answer.after["process"],
+        )
+
+    def flush(self, unload: bool, timeout_s: float = FREE_S) -> tuple[FlushRow, ...]:
+        """Have every idle worker let go of caches (and voices); a row for each worker. Blocks."""
+        rows: list[FlushRow] = []
+        with self._lock:
+            workers = [w for w in self._workers if w.ready.is_set() and not w.stopping]
+        for worker in workers:
+            if worker.order is not None:
+                figures: dict[str, int | None] = {"process": _memory(worker.process.pid)}
+                rows.append(
+                    FlushRow(worker=worker.name, outcome="deferred", reason="busy:job", before=figures, after=figures)
+                )
+                continue
+            try:
+                answer = self._ask(worker, lambda ask: AskFlush(ask=ask, unload=unload)).result(timeout_s)
+            except (MynaError, TimeoutError) as error:
+                reason = str(error) or "the worker did not answer"
+                rows.append(FlushRow(worker=worker.name, outcome="failed", reason=reason))
+            else:
+                rows.append(FlushRow(worker=worker.name, outcome="done", before=answer.before, after=answer.after))
+        return tuple(rows)
+
+    def _ask(self, worker: _Worker, make: Callable[[int], ToWorker]) -> "Future[Answer]":
+        answer: Future[Answer] = Future()
+        with self._lock:
+            self._asked += 1
+            self._asks[self._asked] = (worker, answer)
+            message = make(self._asked)
+        worker.send(message)  # if it is dead, its exit ends the future
+        return answer
 
     def idle_workers(self) -> int:
         """How many workers have nothing to do."""

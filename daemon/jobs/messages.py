@@ -7,7 +7,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct, field
 
-from myna.control.contract import JobKind, ParamValue
+from myna.control.contract import JobKind, ModelInfo, ParamValue
 
 MAX_FRAME_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
@@ -62,12 +62,6 @@ class StopOrder(Struct, frozen=True, kw_only=True, tag="stop"):
     attempt: int
 
 
-class AskModels(Struct, frozen=True, kw_only=True, tag="models"):
-    """List what is in memory."""
-
-    ask: int
-
-
 class AskUnload(Struct, frozen=True, kw_only=True, tag="unload"):
     """Let go of a model."""
 
@@ -86,7 +80,7 @@ class Quit(Struct, frozen=True, kw_only=True, tag="quit"):
     """End when the current order is done."""
 
 
-ToWorker = Order | StopOrder | AskModels | AskUnload | AskFlush | Quit
+ToWorker = Order | StopOrder | AskUnload | AskFlush | Quit
 
 # --- from a worker --------------------------------------------------------------------------------------
 
@@ -151,14 +145,22 @@ class Stopped(Struct, frozen=True, kw_only=True, tag="stopped"):
     attempt: int
 
 
+class Models(Struct, frozen=True, kw_only=True, tag="models"):
+    """What the worker holds in memory, told after each order and each unloading."""
+
+    models: list[ModelInfo]
+
+
 class Answer(Struct, frozen=True, kw_only=True, tag="answer"):
-    """Answer to an ask about memory."""
+    """Memory was let go of; figures in bytes as measured, None where there was nothing to ask."""
 
     ask: int
-    rows: list[dict[str, object]]
+    done: bool
+    before: dict[str, int | None]
+    after: dict[str, int | None]
 
 
-FromWorker = Ready | Opened | Standing | Unit | Done | Fault | Stopped | Answer
+FromWorker = Ready | Opened | Standing | Unit | Done | Fault | Stopped | Models | Answer
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 to_worker: "msgspec.msgpack.Decoder[ToWorker]" = msgspec.msgpack.Decoder(ToWorker)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from myna.control.contract import (
+    FlushRow,
     JobInfo,
     JobKind,
     JobProgress,
@@ -28,7 +29,9 @@ from myna.control.contract import (
     JobState,
     LogLine,
     Message,
+    ModelInfo,
     TracesReply,
+    UnloadRow,
 )
 from myna.control.errors import MynaError
 from myna.daemon.jobs import budget, scheduler
@@ -425,6 +428,18 @@ class JobQueue:
         """The last jobs that ended."""
         with self._lock:
             return TracesReply(traces=self._store.traces())
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """What job workers hold in memory."""
+        return self._executor.models()
+
+    def unload(self, model: ModelInfo) -> UnloadRow:
+        """Let go of a model. Blocks until its worker has; not for the control thread."""
+        return self._executor.unload(model)
+
+    def flush(self, unload: bool) -> tuple[FlushRow, ...]:
+        """Let go of caches, and with `unload` of models, in every idle worker. Blocks."""
+        return self._executor.flush(unload)
 
     def live_started(self, device: str) -> None:
         """A live session computes on a device: new jobs there wait."""

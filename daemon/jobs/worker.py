@@ -7,9 +7,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
@@ -17,9 +16,13 @@ from myna.daemon.jobs import messages
 from myna.daemon.jobs.convert import GaveUp, convert
 from myna.daemon.jobs.faults import fault_of
 from myna.daemon.jobs.messages import (
+    Answer,
+    AskFlush,
+    AskUnload,
     Done,
     Fault,
     FromWorker,
+    Models,
     Order,
     Quit,
     Ready,
@@ -27,56 +30,12 @@ from myna.daemon.jobs.messages import (
     Stopped,
     ToWorker,
 )
+from myna.daemon.jobs.resident import ResidentVoices, let_go, memory_figures
 from myna.daemon.parent import die_with_parent
 from myna.engines import registry
 from myna.engines.base import FileVoice, Placement, VoiceAsset, VoiceParameters
 
-VOICES_KEPT = 3
 NICENESS = 10  # a live session beside it goes first
-
-
-class Voices:
-    """The voices that are loaded here: the most recent few."""
-
-    def __init__(self) -> None:
-        self._loaded: OrderedDict[bytes, FileVoice] = OrderedDict()
-
-    @contextmanager
-    def lend(self, order: Order, parameters: VoiceParameters) -> Iterator[FileVoice]:
-        """The voice of an order, loaded if it is not; an error inside lets go of it."""
-        asset = VoiceAsset(
-            id=order.voice.id,
-            engine=order.voice.engine,
-            files={name: Path(path) for name, path in order.voice.files.items()},
-            defaults=order.voice.defaults,
-            unchanged=order.voice.unchanged,
-        )
-        place = order.place
-        key = repr((asset, place, parameters)).encode()
-        voice = self._loaded.pop(key, None)
-        if voice is None:
-            while len(self._loaded) >= VOICES_KEPT:
-                self._loaded.popitem(last=False)[1].close()
-            voice = registry.find(asset.engine).open_file(
-                asset,
-                Placement(
-                    device=place.device,
-                    precision=place.precision,
-                    threads=place.threads,
-                    backend=place.backend,
-                    cache_dir=Path(place.cache_dir) if place.cache_dir is not None else None,
-                ),
-                parameters,
-            )
-        try:
-            yield voice
-        except GaveUp:
-            self._loaded[key] = voice
-            raise
-        except BaseException:
-            voice.close()
-            raise
-        self._loaded[key] = voice
 
 
 class Worker:
@@ -87,7 +46,7 @@ class Worker:
         self._sending = threading.Lock()
         self._orders: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
         self._called_back: set[tuple[str, int]] = set()
-        self._voices = Voices()
+        self._voices = ResidentVoices()
 
     def say(self, message: FromWorker) -> None:
         """Tell the parent; without one there is nothing left to do."""
@@ -122,13 +81,57 @@ class Worker:
                 return
             if isinstance(message, Order):
                 self.carry_out(message)
+                self.tell_models()
+            elif isinstance(message, AskUnload | AskFlush):
+                self.free(message)
+
+    def tell_models(self) -> None:
+        """Tell what is loaded, so that the parent can list it without asking."""
+        self.say(Models(models=self._voices.rows()))
+
+    def free(self, ask: AskUnload | AskFlush) -> None:
+        """Let go of a voice, or of caches and with `unload` of every voice; figures are measured around it."""
+        before = memory_figures()
+        done = True
+        if isinstance(ask, AskUnload):
+            done = self._voices.unload(ask.id)
+        elif ask.unload:
+            self._voices.unload(None)
+        let_go()
+        self.tell_models()
+        self.say(Answer(ask=ask.ask, done=done, before=before, after=memory_figures()))
+
+    def lend(self, order: Order, parameters: VoiceParameters) -> AbstractContextManager[FileVoice]:
+        """The voice of an order, loaded if it is not."""
+        asset = VoiceAsset(
+            id=order.voice.id,
+            engine=order.voice.engine,
+            files={name: Path(path) for name, path in order.voice.files.items()},
+            defaults=order.voice.defaults,
+            unchanged=order.voice.unchanged,
+        )
+        place = order.place
+        placement = Placement(
+            device=place.device,
+            precision=place.precision,
+            threads=place.threads,
+            backend=place.backend,
+            cache_dir=Path(place.cache_dir) if place.cache_dir is not None else None,
+        )
+        return self._voices.lend(
+            repr((asset, place, parameters)).encode(),
+            asset.id,
+            asset.engine,
+            lambda: registry.find(asset.engine).open_file(asset, placement, parameters),
+            (GaveUp,),
+        )
 
     def carry_out(self, order: Order) -> None:
         """Do one order; whatever happens in it becomes a message."""
         name = (order.job, order.attempt)
         stop: Callable[[], bool] = lambda: name in self._called_back  # noqa: E731
         try:
-            result = convert(order, self._voices.lend, self.say, stop)
+            result = convert(order, self.lend, self.say, stop)
         except GaveUp:
             self.say(Stopped(job=order.job, attempt=order.attempt))
         except Exception as error:
