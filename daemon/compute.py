@@ -326,8 +326,7 @@ def parse_amd_smi(text: str) -> list[Card]:
     for row in told:
         if not isinstance(row, dict) or not isinstance(row.get("gpu"), int):
             continue
-        asic = row.get("asic") if isinstance(row.get("asic"), dict) else {}
-        vram = row.get("vram") if isinstance(row.get("vram"), dict) else {}
+        asic, vram = _table(row.get("asic")), _table(row.get("vram"))
         size = vram.get("size", vram.get("vram_size_mb", vram.get("size_mb")))
         if isinstance(size, dict):
             size = f"{size.get('value')} {size.get('unit', 'MB')}"
@@ -342,6 +341,10 @@ def parse_amd_smi(text: str) -> list[Card]:
             )
         )
     return sorted(cards, key=lambda c: c.index)
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _json_in(text: str) -> Any:

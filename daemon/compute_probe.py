@@ -208,7 +208,7 @@ def playback(recording: Mapping[str, Any]) -> tuple[Machine, Run]:
         said = tools.get(" ".join(command))
         if said is None:
             return ToolOutput(outcome="missing")
-        lines = {k: "\n".join(v) + "\n" if isinstance(v, list) else v for k, v in said.items()}
+        lines: dict[str, Any] = {k: "\n".join(v) + "\n" if isinstance(v, list) else v for k, v in said.items()}
         return ToolOutput(**{"outcome": "ran", "code": 0, **lines})
 
     return machine, run
