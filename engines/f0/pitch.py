@@ -18,7 +18,7 @@ def _mel(hz: NDArray[np.floating]) -> NDArray[np.floating]:
 def coarse(hz: Array) -> NDArray[np.int64]:
     """Bin of each frame: 1 for unvoiced and everything up to 50 Hz, 255 from 1100 Hz up, mel steps between.
 
-    The edges are in mel, as in training, so that 50 Hz is bin 1 and 1100 Hz is bin 255 (226 Hz is bin 51).
+    The edges are in mel, as in training, so that 50 Hz is bin 1 and 1100 Hz is bin 255 (226 Hz is bin 62).
     """
     low, high = float(_mel(np.float64(MIN_HZ))), float(_mel(np.float64(MAX_HZ)))  # type: ignore[arg-type]
     mel = _mel(hz.astype(np.float32))

@@ -42,7 +42,8 @@ class ResidualConvolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inner, frames, bands) → (batch, out, frames, bands)."""
-        return self.conv(x) + self.shortcut(x)
+        out: Tensor = self.conv(x) + self.shortcut(x)
+        return out
 
 
 class Down(nn.Module):

@@ -29,7 +29,7 @@ def _check(asset: VoiceAsset) -> tuple[str, ...]:
     from .checkpoint import open_voice
     from .needs import required
 
-    problems = []
+    problems: list[str] = []
     try:
         voice = open_voice(asset.files["model"])
         problems += voice.notes

@@ -199,7 +199,9 @@ class OpenVino:
         tensors = tuple(torch.from_numpy(e.copy()) for e in network.example)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tracing warns of every size that it takes for a constant
-            model = self._openvino.convert_model(network.module, example_input=tensors)
+            trace: Any = torch.jit.trace
+            traced = trace(network.module, tensors, check_trace=False)
+            model = self._openvino.convert_model(traced, example_input=tensors)
         if path is None:
             self._models[network.key + network.role] = model
             return model.clone()

@@ -52,7 +52,8 @@ class RelativeAttention(nn.Module):
         scores = q @ k.transpose(2, 3) + _spread(q @ self.emb_rel_k.transpose(1, 2))
         weights = torch.softmax(scores.masked_fill(mask == 0, -1e4), dim=-1)
         out = weights @ v + _gathered(weights) @ self.emb_rel_v
-        return self.conv_o(out.transpose(2, 3).reshape(batch, channels, frames))
+        joined: Tensor = self.conv_o(out.transpose(2, 3).reshape(batch, channels, frames))
+        return joined
 
 
 def _spread(by_distance: Tensor) -> Tensor:
@@ -91,7 +92,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(batch, channels, frames) → the same; `mask` (batch, 1, frames)."""
         y = torch.relu(self.conv_1(F.pad(x * mask, self.pad)))
-        return self.conv_2(F.pad(y * mask, self.pad)) * mask
+        out: Tensor = self.conv_2(F.pad(y * mask, self.pad)) * mask
+        return out
 
 
 class Transformer(nn.Module):

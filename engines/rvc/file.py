@@ -189,7 +189,8 @@ def _mirrored(heard: Array, begin: int, end: int) -> Array:
     at = np.arange(begin, end)
     period = max(2 * (count - 1), 1)
     folded = np.abs(at) % period
-    return heard[np.where(folded >= count, period - folded, folded)]
+    out: Array = heard[np.where(folded >= count, period - folded, folded)]
+    return out
 
 
 def _hushed(made: Array, clean: Array, rate_hz: int, said_rate_hz: int) -> Array:

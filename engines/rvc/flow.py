@@ -48,14 +48,14 @@ class Coupling(nn.Module):
 
     def __init__(self, channels: int, hidden: int, speaker: int) -> None:
         super().__init__()
-        self.half = channels // 2
-        self.pre = nn.Conv1d(self.half, hidden, 1)
+        self.width = channels // 2
+        self.pre = nn.Conv1d(self.width, hidden, 1)
         self.enc = GatedStack(hidden, speaker)
-        self.post = nn.Conv1d(hidden, self.half, 1)
+        self.post = nn.Conv1d(hidden, self.width, 1)
 
     def forward(self, x: Tensor, mask: Tensor, speaker: Tensor) -> Tensor:
         """The inverse direction: (batch, channels, frames) → the same."""
-        kept, shifted = x[:, : self.half], x[:, self.half :]
+        kept, shifted = x[:, : self.width], x[:, self.width :]
         shift = self.post(self.enc(self.pre(kept) * mask, mask, speaker)) * mask
         return torch.cat((kept, (shifted - shift) * mask), dim=1)
 

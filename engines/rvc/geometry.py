@@ -20,7 +20,7 @@ def formant_step(hop: int, formant: float) -> int:
 
     Whole, so that everything stays on exact grids; at hop 320 the error is at most 3 cents.
     """
-    return round(hop * 2.0 ** (formant / 12.0))
+    return round(hop * math.pow(2.0, formant / 12.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,8 @@ class SelfAttention(nn.Module):
             return y.view(batch, frames, self.heads, width // self.heads).transpose(1, 2)
 
         y = F.scaled_dot_product_attention(split(self.q_proj(x)), split(self.k_proj(x)), split(self.v_proj(x)))
-        return self.out_proj(y.transpose(1, 2).reshape(batch, frames, width))
+        out: Tensor = self.out_proj(y.transpose(1, 2).reshape(batch, frames, width))
+        return out
 
 
 class Layer(nn.Module):
@@ -80,7 +81,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, frames, width) → the same."""
         x = self.self_attn_layer_norm(x + self.self_attn(x))
-        return self.final_layer_norm(x + self.fc2(F.gelu(self.fc1(x))))
+        out: Tensor = self.final_layer_norm(x + self.fc2(F.gelu(self.fc1(x))))
+        return out
 
 
 class Positions(nn.Module):
@@ -130,7 +132,8 @@ class ContentEncoder(nn.Module):
         """(batch, samples) at 16 kHz → (batch, frames, features)."""
         x = self.layer_norm(self.feature_extractor(wav).transpose(1, 2))
         x = self.encoder(self.post_extract_proj(x))
-        return x if self.final_proj is None else self.final_proj(x)
+        out: Tensor = x if self.final_proj is None else self.final_proj(x)
+        return out
 
 
 def load(path: Path, version: str, *, heads: int | None = None) -> ContentEncoder:

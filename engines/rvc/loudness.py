@@ -12,14 +12,13 @@ def levels(audio: Array, window: int, hop: int) -> Array:
     squares = np.concatenate(([0.0], np.cumsum(np.square(np.pad(audio, (half, half)).astype(np.float64)))))
     starts = np.arange(audio.shape[0] // hop + 1) * hop
     sums = squares[starts + window] - squares[starts]
-    out: Array = np.sqrt(np.maximum(sums, 0.0) / window).astype(np.float32)
-    return out
+    return np.asarray(np.sqrt(np.maximum(sums, 0.0) / window), np.float32)
 
 
 def stretched(curve: Array, frames: int) -> Array:
     """A curve resampled linearly to `frames` points, centres aligned and ends held."""
     at = (np.arange(frames) + 0.5) * (curve.shape[0] / frames) - 0.5
-    return np.interp(at, np.arange(curve.shape[0]), curve).astype(np.float32)
+    return np.asarray(np.interp(at, np.arange(curve.shape[0]), curve), np.float32)
 
 
 def matched(said: Array, said_rate_hz: int, made: Array, made_rate_hz: int, keep: float) -> Array:
@@ -39,5 +38,4 @@ def matched(said: Array, said_rate_hz: int, made: Array, made_rate_hz: int, keep
         return made
     wanted = stretched(levels(said, said_rate_hz // 2 * 2, said_rate_hz // 2), made.shape[0])
     own = np.maximum(stretched(levels(made, made_rate_hz // 2 * 2, made_rate_hz // 2), made.shape[0]), np.float32(1e-6))
-    out: Array = made * (wanted ** np.float32(1 - keep) * own ** np.float32(keep - 1))
-    return out
+    return np.asarray(made * (wanted ** np.float32(1 - keep) * own ** np.float32(keep - 1)), np.float32)

@@ -40,6 +40,7 @@ class StreamResampler:
         self._kernel, self._delay = kernel(self._up, self._down)
         # As many old frames as the filter reaches, rounded so that output falls on the same phases every time.
         self._kept = math.ceil(2 * self._delay / self._down) * self._down
+        self._history: Array
         self.reset()
 
     @property

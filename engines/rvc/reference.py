@@ -95,7 +95,7 @@ class ReferenceLive:
         step = math.floor(factor * voice.hop)
         if step != voice.hop:
             audio = sinc_resampled(audio[: returned * step], step, voice.hop)
-        return audio.numpy()
+        return np.asarray(audio.numpy(), np.float32)
 
 
 def sinc_resampled(audio: torch.Tensor, old: int, new: int) -> torch.Tensor:

@@ -58,11 +58,11 @@ def stretched(z: Array, first_frame: int, span: Span) -> Array:
         at = np.clip(np.arange(span.first, span.first + span.count) - first_frame, 0, frames - 1)
         return z[:, at]
     # Centres are aligned: decoder frame k covers frames [k, k+1) × hop / step.
-    at = (np.arange(span.first, span.first + span.count) + 0.5) * (span.hop / span.step) - 0.5 - first_frame
-    at = np.clip(at, 0, frames - 1)
-    low = np.floor(at).astype(np.int64)
+    centres = (np.arange(span.first, span.first + span.count) + 0.5) * (span.hop / span.step) - 0.5 - first_frame
+    centres = np.clip(centres, 0, frames - 1)
+    low = np.floor(centres).astype(np.int64)
     high = np.minimum(low + 1, frames - 1)
-    share = (at - low).astype(np.float32)
+    share = (centres - low).astype(np.float32)
     out: Array = z[:, low] * (1 - share) + z[:, high] * share
     return out
 

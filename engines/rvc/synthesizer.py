@@ -38,7 +38,8 @@ class Front(nn.Module):
         sounding = mask[:, :, first:]
         z = (mean + torch.exp(log_deviation) * noise * NOISE_SCALE) * sounding
         z = self.flow(z, sounding, speaker) * sounding
-        return z[:, :, head - first :]
+        out: Tensor = z[:, :, head - first :]
+        return out
 
 
 class Back(nn.Module):
@@ -50,7 +51,8 @@ class Back(nn.Module):
 
     def forward(self, z: Tensor, sid: Tensor, source: Tensor | None = None) -> Tensor:
         """(batch, channels, frames) → audio (batch, 1, frames × hop)."""
-        return self.dec(z, self.emb_g(sid).unsqueeze(-1), source)
+        out: Tensor = self.dec(z, self.emb_g(sid).unsqueeze(-1), source)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Model files: the good ones load, the bad ones are named for what they are, and none of them runs anything."""
 
+import contextlib
 import io
 import json
 import os
@@ -165,7 +166,7 @@ def crafted(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", ["system", "open", "eval", "import", "nested", "torch", "path"])
 def test_a_crafted_pickle_does_not_run(tmp_path: Path, name: str) -> None:
     path = crafted(tmp_path, name)
-    with pytest.raises(ModelUnusable, match="wants to run|no pickle|damaged"):
+    with pytest.raises(ModelUnusable, match=r"wants to run|damaged"):
         open_voice(path)
     raw = tmp_path / "raw.pth"
     raw.write_bytes(pickle.dumps(Runs(open, str(tmp_path / "ran"), "w")))
@@ -370,10 +371,8 @@ def test_flipped_bytes_never_escape_as_another_error(tmp_path: Path, seed: int) 
     raw = bytearray((GOLDEN / "synth" / "v1_40k_nof0.pth").read_bytes())
     for at in draw.integers(0, 46_000 if seed % 2 else len(raw), size=1 + seed % 5):
         raw[at] = draw.integers(256)
-    try:
+    with contextlib.suppress(ModelUnusable):
         build(open_voice(written(tmp_path, "flipped.pth", bytes(raw))))
-    except ModelUnusable:
-        pass
 
 
 # --- inspection -----------------------------------------------------------------------------------------

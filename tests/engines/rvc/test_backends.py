@@ -1,0 +1,152 @@
+"""Backends: each network equals torch within the stated SNR, exports are kept, and a refusal has its reason."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny_models import PLAIN, asset
+
+from myna.engines.base import BackendUnavailable, Placement
+from myna.engines.rvc import backends
+from myna.engines.rvc.backends import Eager, OnnxRuntime, OpenVino, choose, examples, snr_db
+from myna.engines.rvc.live import RvcLive
+from myna.engines.rvc.models import Models
+from myna.engines.rvc.networks import Network, Shape
+from myna.engines.rvc.rates import whole
+
+Array = NDArray[np.float32]
+pytest.importorskip("openvino", reason="the package openvino is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all tests here: an export takes seconds."""
+    return tmp_path_factory.mktemp("exports")
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> Models:
+    return Models(asset(folder, rmvpe=True), Placement(backend="eager"))
+
+
+def all_of(models: Models, total: int = 80, rendered: int = 20) -> list[tuple[Network, list[Shape]]]:
+    assert models.pitch is not None
+    return [
+        (models.content, [(1, total * 160)]),
+        (models.latent, models.latent_shapes(total, total - 24)),
+        (models.audio, models.audio_shapes(rendered)),
+        (models.pitch, [(1, 128, 64)]),
+    ]
+
+
+@pytest.mark.parametrize("kind", [OpenVino, OnnxRuntime])
+def test_every_network_equals_torch_at_shapes_it_was_not_exported_at(
+    models: Models, kind: type[OpenVino] | type[OnnxRuntime], exports: Path
+) -> None:
+    other, eager = kind("fp32", 1, exports), Eager("cpu")
+    for total, rendered in ((80, 20), (132, 36)):
+        for network, shapes in all_of(models, total, rendered):
+            inputs = examples(network, shapes, seed=total)
+            apart = snr_db(eager.stage(network, shapes)(*inputs), other.stage(network, shapes)(*inputs))
+            assert apart > 60, (network.role, apart)
+
+
+def test_a_voice_without_f0_runs_on_openvino(folder: Path, exports: Path) -> None:
+    placement = Placement(backend="openvino", cache_dir=exports)
+    live = RvcLive(asset(folder, "v1_40k_nof0"), placement, replace(PLAIN, context_ms=300.0), 48000)
+    assert live.facts.backend == "openvino"
+    sound = (0.1 * np.random.default_rng(0).standard_normal(9600)).astype(np.float32)
+    assert np.isfinite(live.process(sound)).all()
+
+
+def test_exports_are_made_once_and_read_from_disk(
+    folder: Path, speech_16k: Array, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placement = Placement(backend="openvino", cache_dir=exports)
+    parameters = replace(PLAIN, context_ms=300.0)
+    sound = whole(speech_16k[16000:24000], 16000, 48000)[:24000].reshape(-1, 4800)
+    first = RvcLive(asset(folder), placement, parameters, 48000)
+    heard = np.concatenate([first.process(b) for b in sound])
+    assert {p.name.split("-")[1] for p in exports.glob("*.xml")} >= {"content.xml", "latent.xml", "audio.xml"}
+    assert not list(exports.glob("tmp*"))
+    assert not any(n.loaded for n in (first._models.content, first._models.latent, first._models.audio))
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("exported again")
+
+    import openvino
+
+    monkeypatch.setattr(openvino, "convert_model", never)
+    again = RvcLive(asset(folder), placement, parameters, 48000)
+    assert np.array_equal(np.concatenate([again.process(b) for b in sound]), heard)
+    eager = RvcLive(asset(folder), Placement(backend="eager"), parameters, 48000)
+    assert snr_db(np.concatenate([eager.process(b) for b in sound]), heard) > 40
+
+
+def test_auto_says_what_it_took_and_why_not_the_others(folder: Path, exports: Path) -> None:
+    placement = Placement(backend="auto", cache_dir=exports)
+    facts = Models(asset(folder), placement).facts(None)
+    assert facts.backend in ("openvino", "eager")
+    if facts.backend == "openvino":
+        assert any("dB against torch" in note for note in facts.notes)
+    else:
+        assert facts.fallbacks
+    verdicts = [json.loads(p.read_text()) for p in exports.glob("*.verdict.json")]
+    assert verdicts
+    again = Models(asset(folder), placement).facts(None)
+    assert again.backend == facts.backend
+
+
+def test_a_backend_that_is_wrong_or_slow_is_not_taken(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    networks = all_of(models)[:1]
+    verdict = [10.0, 5.0]
+    monkeypatch.setattr(backends, "_checked", lambda *_: tuple(verdict))
+    wrong = choose(Placement(backend="auto"), networks)
+    assert wrong.backend.name == "eager"
+    assert any("10 dB against torch" in f for f in wrong.fallbacks)
+    verdict[:] = [90.0, 0.5]
+    slow = choose(Placement(backend="auto"), networks)
+    assert slow.backend.name == "eager"
+    assert any("slower than torch" in f for f in slow.fallbacks)
+    named = choose(Placement(backend="openvino"), networks)  # the user's word counts for more than its speed
+    assert named.backend.name == "openvino"
+
+
+def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert not backends.has_amx()
+    choice = choose(Placement(backend="openvino", precision="bf16"), all_of(models)[:1])
+    assert choice.backend.name == "eager"
+    assert any("bf16" in f for f in choice.fallbacks)
+
+
+def test_unknown_backends_and_absent_devices_are_refused(models: Models) -> None:
+    with pytest.raises(BackendUnavailable, match="auto, eager"):
+        choose(Placement(backend="abacus"), [])
+    with pytest.raises(BackendUnavailable, match="cannot be used"):
+        choose(Placement(device="cuda:7"), [])
+
+
+def test_a_full_disk_costs_time_only(models: Models, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    network, shapes = all_of(models)[0]
+    for kind in (OpenVino, OnnxRuntime):
+        out = kind("fp32", 1, blocked / "cache").stage(network, shapes)(*examples(network, shapes))
+        assert np.isfinite(out).all()
+
+
+def test_snr() -> None:
+    a = np.ones(100, np.float32)
+    assert snr_db(a, a) == float("inf")
+    assert abs(snr_db(a, a * 1.1) - 20) < 0.01
+    assert snr_db(a, a * np.nan) == float("-inf")
+    assert snr_db(a, a[:50]) == float("-inf")
