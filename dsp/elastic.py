@@ -39,7 +39,7 @@ def shorten(block: Block, by_frames: int) -> Block:
     if by_frames == 0:
         return block.copy()
     rise = equal_gain(frames - by_frames)
-    return (block[: frames - by_frames] * (1.0 - rise) + block[by_frames:] * rise).astype(np.float32)
+    return np.asarray(block[: frames - by_frames] * (1.0 - rise) + block[by_frames:] * rise, np.float32)
 
 
 def _checked(block: Block, by_frames: int) -> int:

@@ -68,9 +68,7 @@ def frame_rms(audio: Block, window_frames: int, hop_frames: int) -> NDArray[np.f
     return np.asarray(np.sqrt(np.maximum(power[high] - power[low], 0.0) / window_frames), np.float64)
 
 
-def match_loudness(
-    voice: Block, source: Block, rate: float, *, hop_frames: int, floor: float = 1e-3
-) -> Block:
+def match_loudness(voice: Block, source: Block, rate: float, *, hop_frames: int, floor: float = 1e-3) -> Block:
     """Give `voice` the loudness contour of `source`, the way live RVC converters do.
 
     Args:
@@ -91,9 +89,7 @@ def match_loudness(
     # unused.
     heard, wanted = (frame_rms(audio, 4 * hop_frames, hop_frames) for audio in (voice, source))
     at = np.arange(len(voice)) * ((len(heard) - 1) / len(voice))
-    gain = np.interp(at, np.arange(len(heard)), wanted) / np.maximum(
-        np.interp(at, np.arange(len(heard)), heard), floor
-    )
+    gain = np.interp(at, np.arange(len(heard)), wanted) / np.maximum(np.interp(at, np.arange(len(heard)), heard), floor)
     return np.asarray(voice * gain ** (1.0 - rate), np.float32)
 
 
@@ -107,9 +103,7 @@ class LoudnessMix:
 
     latency_frames = 0
 
-    def __init__(
-        self, rate_hz: int, rate: float = 1.0, *, window_ms: float = 30.0, limit_db: float = 24.0
-    ) -> None:
+    def __init__(self, rate_hz: int, rate: float = 1.0, *, window_ms: float = 30.0, limit_db: float = 24.0) -> None:
         self._decay = float(np.exp(-1000.0 / (window_ms * rate_hz)))
         self._most = 10.0 ** (limit_db / 20.0)
         self._smooth = float(np.exp(-1.0 / (0.02 * rate_hz)))
@@ -147,9 +141,7 @@ class LoudnessMix:
 
     def _power(self, block: Block, which: int) -> NDArray[np.float64]:
         squared = np.square(block, dtype=np.float64)
-        power, self._state[which] = lfilter(
-            [1.0 - self._decay], [1.0, -self._decay], squared, zi=self._state[which]
-        )
+        power, self._state[which] = lfilter([1.0 - self._decay], [1.0, -self._decay], squared, zi=self._state[which])
         return np.asarray(np.maximum(power, 0.0), np.float64)
 
 
