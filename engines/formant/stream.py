@@ -20,15 +20,14 @@ _RUMBLE_HZ = 60.0
 # milliseconds. Where a stretch has a single pulse, at the edges of creaky voice, a grain would else be a copy of
 # the input's own waveform (correlation 0.98, 0.85 so), and low voices lose their buzz.
 _SPREAD = (
-    (200, 260),
-    (400, 260),
-    (700, 315),
-    (1100, 370),
-    (1700, 540),
-    (2600, 540),
-    (4000, 830),
+    (500, 300),
+    (900, 300),
+    (1400, 400),
+    (2000, 500),
+    (2800, 600),
+    (4000, 800),
 )
-_SPREAD_S = 0.002  # their delay where voice is strongest
+_SPREAD_S = 0.0015  # their delay where voice is strongest
 _RAMP_S = 0.030  # a new pitch or formant is reached in this time
 _SEARCHED = 1.25  # times the expected period, within which the next mark is found
 _LOUDEST = 16.0  # +24 dBFS; what is above is no sound
@@ -151,9 +150,10 @@ class Converter:
         self._sound.push(full, context[self._gather] @ self._lowpass)
         low = self._sound.low[-self._tracker.needed :]
         period = self._tracker.push(low) * step
-        # Correlation finds voice only once two periods were heard: a stretch is begun one hop early.
+        # A stretch ends with its last voiced hop but begins one hop late: its first pulse, a copy of one of the
+        # input's wherever it is cut out, then comes under noise.
         before, self._before = self._before, period
-        voiced = before > 0 or period > 0
+        voiced = before > 0
         self._last_period = before or period or self._last_period
         if self._preset.style == "whisper":
             voiced = False
