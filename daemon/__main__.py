@@ -16,11 +16,17 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mynad", description="The Myna daemon: turns a microphone into another voice, controlled by `myna`."
     )
-    parser.add_argument("--foreground", action="store_true", help="stay in this terminal instead of going to the background")
-    parser.add_argument("--config", type=Path, metavar="F", help="settings file (default: the platform's config folder)")
+    parser.add_argument(
+        "--foreground", action="store_true", help="stay in this terminal instead of going to the background"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="F", help="settings file (default: the platform's config folder)"
+    )
     parser.add_argument("--state-dir", type=Path, metavar="D", help="where jobs, voices and logs are kept")
     parser.add_argument("--listen", metavar="E", help="endpoint, e.g. tcp://127.0.0.1:7777 (default: a private socket)")
-    parser.add_argument("--resume", action="store_true", help="be live again if a session was live when the daemon ended")
+    parser.add_argument(
+        "--resume", action="store_true", help="be live again if a session was live when the daemon ended"
+    )
     parser.add_argument("--json", action="store_true", help="tell errors as JSON on standard output")
     parser.add_argument("--version", action="store_true", help="print the version and end")
     return parser
@@ -60,7 +66,7 @@ def _go_to_background(argv: list[str]) -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **detached,  # type: ignore[call-overload]
+        **detached,
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from myna.control.contract import Finding
 from myna.control.errors import MynaError
 from myna.daemon.compute import (
@@ -208,8 +210,8 @@ def playback(recording: Mapping[str, Any]) -> tuple[Machine, Run]:
         said = tools.get(" ".join(command))
         if said is None:
             return ToolOutput(outcome="missing")
-        lines: dict[str, Any] = {k: "\n".join(v) + "\n" if isinstance(v, list) else v for k, v in said.items()}
-        return ToolOutput(**{"outcome": "ran", "code": 0, **lines})
+        lines = {k: "\n".join(v) + "\n" if isinstance(v, list) else v for k, v in said.items()}
+        return msgspec.convert({"outcome": "ran", "code": 0, **lines}, ToolOutput)
 
     return machine, run
 

@@ -11,7 +11,10 @@ class InstanceLock:
     """Held from start to end; the system lets go of it whatever kills the daemon."""
 
     def __init__(self, state: Path) -> None:
-        """Take the lock. MynaError("already_running") if another process holds it, "state_unwritable" if it can't be made."""
+        """Take the lock.
+
+        Raises MynaError: `already_running` if another process holds it, `state_unwritable` if it can't be made.
+        """
         path = state / "lock"
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

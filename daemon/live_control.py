@@ -297,7 +297,11 @@ class LiveControl:
         """live.check"""
         session = self._running(request.session)
         config = session.config
-        voice = VoiceOrder.of(self._resolve(request.voice)) if request.voice or config is None else config.voice
+        if config is None or request.voice is not None:
+            kept = self._kept.get(request.session, KeptSession())
+            voice = VoiceOrder.of(self._resolve(request.voice or kept.voice))
+        else:
+            voice = config.voice
         reply = Deferred()
         order = Check(id=session.next_id(), voice=voice)
         empty = CheckReply(voice=voice.id, rows=(), smallest_ms=None)
@@ -322,9 +326,7 @@ class LiveControl:
             raise MynaError("busy", f"{MAX_SESSIONS} sessions run already: stop one first.", limit=MAX_SESSIONS)
         if not all(c.isalnum() or c in "-_" for c in name):
             raise MynaError("bad_request", "A session's name is letters, digits, - and _.", session=name)
-        self._sessions[name] = LiveSession(
-            name, self._runtime_dir, self._log_dir, self._heard, self._environment
-        )
+        self._sessions[name] = LiveSession(name, self._runtime_dir, self._log_dir, self._heard, self._environment)
         return self._sessions[name]
 
     def _running(self, name: str) -> LiveSession:

@@ -65,7 +65,8 @@ class Placing:
         if decision is not None and not decision.live_allowed:
             raise MynaError(
                 "compute_unavailable",
-                f"{decision.reason} A live session does not fall back to the CPU unless compute.allow_cpu_fallback is on.",
+                f"{decision.reason} A live session does not fall back to the CPU unless "
+                "compute.allow_cpu_fallback is on.",
                 reason="no_device",
             )
         return PlacementOrder(
@@ -95,5 +96,3 @@ class Placing:
             return None
         self._ready.wait(PROBE_WAIT_S)
         return self._decision
-
-

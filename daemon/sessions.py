@@ -169,7 +169,8 @@ class LiveSession:
                     continue
                 self._stop_asked_at = time.monotonic()
             if self._link is None:
-                done(Answer(id=order.id, code="refused", message=f"Session {self.name!r} does not run: start it with `myna live start`."))
+                message = f"Session {self.name!r} does not run: start it with `myna live start`."
+                done(Answer(id=order.id, code="refused", message=message))
                 continue
             self._pending[order.id] = done
             self._outbox.append(encode(order))
@@ -264,7 +265,14 @@ class LiveSession:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         with open(self._worker_log, "wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "myna.daemon.live.worker", f"ipc://{self._endpoint}", str(os.getpid()), self.name],
+                [
+                    sys.executable,
+                    "-m",
+                    "myna.daemon.live.worker",
+                    f"ipc://{self._endpoint}",
+                    str(os.getpid()),
+                    self.name,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -299,7 +307,8 @@ class LiveSession:
             return
         cause = describe_exit(code, self._worker_log)
         log.error("session %s: its worker died (%s)", self.name, cause)
-        self._fail_pending("worker_crashed", f"The worker of session {self.name!r} died ({cause}); it is being restarted.")
+        message = f"The worker of session {self.name!r} died ({cause}); it is being restarted."
+        self._fail_pending("worker_crashed", message)
         wait = self._budget.crashed(now)
         if wait is None:
             self._config = None
@@ -344,5 +353,3 @@ def raise_answer(answer: Answer) -> Answer:
     if answer.code is not None:
         raise MynaError(answer.code, answer.message, **answer.facts)
     return answer
-
-

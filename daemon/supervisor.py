@@ -79,8 +79,7 @@ class Supervisor:
         self.state = connection.private_dir(connection.state_dir(state))
         self._lock = InstanceLock(self.state)
         path = config or Path(
-            os.environ.get("MYNA_CONFIG")
-            or platformdirs.user_config_path("myna", appauthor=False) / "settings.toml"
+            os.environ.get("MYNA_CONFIG") or platformdirs.user_config_path("myna", appauthor=False) / "settings.toml"
         )
         self.settings = SettingsFile(path.expanduser().absolute())
         open_log(self.state / "log", self.settings.value.log, terminal=True)
@@ -297,7 +296,9 @@ class Supervisor:
         if request.id is not None and request.id not in {model.id for model in models}:
             if request.id.rpartition(":")[2] in set(self.voices.ids()):  # a voice, in nobody's memory
                 return UnloadReply(rows=(UnloadRow(id=request.id, done=True, reason="not loaded"),))
-            raise MynaError("not_found", f"Nothing called {request.id!r} is in memory: see `myna models`.", id=request.id)
+            raise MynaError(
+                "not_found", f"Nothing called {request.id!r} is in memory: see `myna models`.", id=request.id
+            )
         chosen = [model for model in models if request.id in (None, model.id)]
 
         def unload() -> UnloadReply:

@@ -336,7 +336,7 @@ def _mark(order: Order, facts: dict[str, object], grid: Grid, cutting: Cutting) 
         (grid.rate_in_hz, grid.rate_out_hz),
         tuple(asdict(cutting).items()),
     )
-    return hashlib.sha256(msgspec.msgpack.encode(whole, enc_hook=str)).digest()[:16]  # type: ignore[call-arg]
+    return hashlib.sha256(msgspec.msgpack.encode(whole, enc_hook=str)).digest()[:16]
 
 
 def _published(work: Path, order: Order) -> dict[str, object] | None:
@@ -350,9 +350,9 @@ def _published(work: Path, order: Order) -> dict[str, object] | None:
     try:
         with os.scandir(intent.folder) as entries:
             for entry in entries:
-                if entry.inode() == intent.inode and entry.name != part:
-                    if entry.stat(follow_symlinks=False).st_dev == intent.device:
-                        named = entry.path
+                ours = entry.inode() == intent.inode and entry.name != part
+                if ours and entry.stat(follow_symlinks=False).st_dev == intent.device:
+                    named = entry.path
     except OSError:
         return None
     if named is None:

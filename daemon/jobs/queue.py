@@ -769,9 +769,9 @@ class JobQueue:
             if n is not None and n in waiting:
                 continue
             row = self._store.row(n) if n is not None else None
-            if row is not None and row.state in ("failed", "cancelled"):
-                if time.time() - (row.finished_at or 0.0) < LEFTOVERS_KEPT_S:
-                    continue
+            retryable = row is not None and row.state in ("failed", "cancelled")
+            if row is not None and retryable and time.time() - (row.finished_at or 0.0) < LEFTOVERS_KEPT_S:
+                continue
             shutil.rmtree(folder, ignore_errors=True)
 
 

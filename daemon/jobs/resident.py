@@ -110,9 +110,7 @@ class ResidentVoices:
         """Close the idle voices of that id (None: all idle ones); whether any was closed."""
         with self._lock:
             keys = [
-                key
-                for key, resident in self._loaded.items()
-                if resident.leases == 0 and name in (None, resident.id)
+                key for key, resident in self._loaded.items() if resident.leases == 0 and name in (None, resident.id)
             ]
             gone = [self._loaded.pop(key) for key in keys]
         for resident in gone:

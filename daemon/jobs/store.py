@@ -374,7 +374,8 @@ class Store:
 
     def _end_attempt(self, n: int, attempt: int, outcome: str, error: dict[str, object] | None, now: float) -> None:
         self._db.execute(
-            "UPDATE attempts SET outcome = ?, error = ?, ended_at = ? WHERE job = ? AND attempt = ? AND outcome IS NULL",
+            "UPDATE attempts SET outcome = ?, error = ?, ended_at = ?"
+            " WHERE job = ? AND attempt = ? AND outcome IS NULL",
             (outcome, _blob(error), now, n, attempt),
         )
 

@@ -54,9 +54,7 @@ class Daemon:
 
     def up(self, *arguments: str) -> dict[str, Any]:
         """Live on the cables, blocks of 20 ms."""
-        return self.myna(
-            "up", "--input", TEST_MIC, "--output", OUT_CABLE, "--set", "block_ms=20", *arguments
-        )
+        return self.myna("up", "--input", TEST_MIC, "--output", OUT_CABLE, "--set", "block_ms=20", *arguments)
 
     def session(self) -> dict[str, Any]:
         """Status of the session."""
