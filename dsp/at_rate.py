@@ -19,6 +19,7 @@ class HopsAtRate:
     lower rate is lost then. The way out is delayed by the fraction of a frame that makes the whole delay an
     exact number of frames. The filters run once a hop, over stretches that don't depend on the blocks: a
     recurrent model inside would make much of a difference in the last bit. Input is clipped at ±4.
+    Should the inside make NaN or infinity, that hop is silence, and the inside is reset.
     """
 
     def __init__(
@@ -66,6 +67,10 @@ class HopsAtRate:
             self._done += 1
             self._hops_in.push(heard if self._in is None else self._in.process(heard))
             made = self._inner(self._hops_in.pop(self._hop))
+            if not np.isfinite(made).all():  # must neither leave it nor stay in its state
+                made = np.zeros(self._hop, np.float32)
+                if self._inner_reset is not None:
+                    self._inner_reset()
             self._ready.push(made if self._out is None else self._out.process(made))
         return self._ready.pop(len(block))
 
