@@ -110,6 +110,17 @@ class Sola:
         self._tail = joined[self.block_frames : self.block_frames + self.crossfade_frames].copy()
         return out
 
+    def resized(self, block_frames: int, crossfade_frames: int, search_frames: int) -> "Sola":
+        """One for other lengths that goes on from what this one would have played next.
+
+        Raises:
+            ValueError: as the constructor.
+        """
+        other = Sola(block_frames, crossfade_frames, search_frames)
+        kept = min(crossfade_frames, self.crossfade_frames)
+        other._tail[:kept] = self._tail[:kept]
+        return other
+
     def reset(self) -> None:
         """Forget the last block: the next one fades in."""
         self._tail = np.zeros(self.crossfade_frames, np.float32)

@@ -77,7 +77,7 @@ class Retrieval:
         if rate <= 0 or features.shape[0] == 0:
             return features
         distances, numbers = self.neighbours(features)
-        found: NDArray[np.bool_] = np.asarray(numbers >= 0)
+        found = numbers >= 0
         if all_or_nothing and not found.all():
             return features
         rows, inverse = np.unique(np.where(found, numbers, numbers.max(initial=0)), return_inverse=True)
@@ -85,7 +85,7 @@ class Retrieval:
         weights = neighbour_weights(distances, found)
         mean = np.einsum("fk,fkw->fw", weights, stored[inverse.reshape(numbers.shape)])
         mixed = np.float32(rate) * mean + np.float32(1.0 - rate) * features
-        out: Array = np.where(found.any(axis=1)[:, None] & np.isfinite(mixed), mixed, features).astype(np.float32)
+        out: Array = np.where(found.any(axis=1, keepdims=True) & np.isfinite(mixed), mixed, features).astype(np.float32)
         return out
 
 
@@ -100,8 +100,8 @@ def neighbour_weights(distances: Array, found: NDArray[np.bool_]) -> Array:
         (frames, neighbours); a row of zeros where nothing was found.
     """
     d = np.where(found, distances.astype(np.float64), np.inf)
-    hit: NDArray[np.bool_] = np.asarray(found & (d <= 0))
+    hit = found & (d <= 0)
     with np.errstate(divide="ignore", over="ignore"):
-        weights = np.where(hit.any(axis=1)[:, None], hit.astype(np.float64), 1.0 / np.square(d))
+        weights = np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), 1.0 / np.square(d))
     total = weights.sum(axis=1, keepdims=True)
     return (weights / np.where(total > 0, total, 1.0)).astype(np.float32)

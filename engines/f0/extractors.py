@@ -32,6 +32,10 @@ class PitchExtractor(Protocol):
         """Samples to be given so that the newest `fresh` frames of 10 ms are as good as they get."""
         ...
 
+    def prepare(self, samples: int) -> None:
+        """Make ready whatever `samples` need, without disturbing a `track` that runs meanwhile."""
+        ...
+
     def track(self, audio: Array) -> Array:
         """Pitch of 16 kHz audio.
 
@@ -64,6 +68,10 @@ class Swift:
         """The fresh frames and the network's reach before them."""
         return (fresh + self._REACH_FRAMES) * HOP
 
+    def prepare(self, samples: int) -> None:
+        """Run once: the session takes calls from several threads, and its first one is slow."""
+        self.track(np.zeros(samples, np.float32))
+
     def track(self, audio: Array) -> Array:
         """See `PitchExtractor`."""
         frames = audio.shape[0] // HOP
@@ -79,8 +87,10 @@ class Rmvpe:
 
     name = "rmvpe"
 
-    def __init__(self, salience: Callable[[Array], Array], *, threshold: float = rmvpe.THRESHOLD) -> None:
-        """`salience` takes mel (1, 128, frames) and returns (1, frames, 360)."""
+    def __init__(
+        self, salience: Callable[[int], Callable[[Array], Array]], *, threshold: float = rmvpe.THRESHOLD
+    ) -> None:
+        """`salience(frames)` is the network for mel (1, 128, frames), which returns (1, frames, 360)."""
         self._salience = salience
         self._threshold = threshold
 
@@ -88,12 +98,16 @@ class Rmvpe:
         """Whole multiples of 32 frames; a frame stands at each end of the audio, so it is a hop shorter."""
         return (rmvpe.MULTIPLE * math.ceil((fresh + 5) / rmvpe.MULTIPLE) - 1) * HOP
 
+    def prepare(self, samples: int) -> None:
+        """Make the network of the length that these samples give."""
+        self._salience(rmvpe.MULTIPLE * math.ceil((samples // HOP + 1) / rmvpe.MULTIPLE))
+
     def track(self, audio: Array) -> Array:
         """See `PitchExtractor`."""
         spectrum = mel.log_mel(audio)
         frames = spectrum.shape[1]
         padded = np.pad(spectrum, ((0, 0), (0, -frames % rmvpe.MULTIPLE)))
-        salience = self._salience(np.ascontiguousarray(padded[None]))[0, :frames]
+        salience = self._salience(padded.shape[1])(np.ascontiguousarray(padded[None]))[0, :frames]
         return rmvpe.decode(salience, self._threshold)[: audio.shape[0] // HOP].astype(np.float32)
 
 
@@ -115,6 +129,9 @@ class World:
     def window(self, fresh: int) -> int:
         """The fresh frames and a tenth of a second before them: three periods of the lowest voice and the filters."""
         return (fresh + (10 if self.name == "dio" else 20)) * HOP
+
+    def prepare(self, samples: int) -> None:
+        """Nothing: there is no network."""
 
     def track(self, audio: Array) -> Array:
         """See `PitchExtractor`."""

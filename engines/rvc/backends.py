@@ -12,6 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -86,11 +87,20 @@ class Eager:
         except (RuntimeError, AssertionError) as error:
             raise BackendUnavailable(f"the device {device} cannot be used: {error}", device=device) from error
         self._graphs = self._device.type == "cuda" and allowed(torch.cuda.get_device_capability(self._device))
+        # A graph is captured and replayed on one thread, while a voice is opened, prepared and run on others.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="graphs") if self._graphs else None
         if self._device.type == "cpu":
             torch.set_num_threads(max(1, threads))
 
     def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
-        """The module itself; the shapes are only warmed."""
+        """The module itself; on a card that replays graphs, one is captured for these shapes."""
+        if self._thread is not None:
+            made = self._thread.submit(self._stage, network, shapes).result()
+            thread = self._thread
+            return lambda *inputs: thread.submit(made, *inputs).result()
+        return self._stage(network, shapes)
+
+    def _stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
         with _memory(network.role):
             module = network.module.to(self._device)
             if self._type != torch.float32:

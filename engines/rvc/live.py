@@ -9,9 +9,11 @@ from myna.dsp.sola import Sola
 from ..base import Block, Placement, VoiceAsset, VoiceFacts, VoiceParameters
 from ..f0.extractors import PitchExtractor
 from ..f0.pitch import autotuned, coarse, gaps_filled, transposed
+from ..f0.rmvpe import MULTIPLE
 from .features import doubled, protected
 from .geometry import HOP_16K, RATE_16K, Geometry, formant_step, plan
 from .models import Models
+from .networks import Network, Shape
 from .noise import KeyedNoise
 from .rates import StreamResampler, resampled
 from .render import SineTrack, span_until, stretched
@@ -87,29 +89,40 @@ class RvcLive:
     # --- control -----------------------------------------------------------------------------------------
 
     def prepare(self, block_frames: int) -> None:
-        """Compile whatever a block of this many frames needs, and run it once.
+        """Compile whatever a block of this many frames needs; a running block is not disturbed.
 
         Raises:
             ParameterRefused: the block is not whole tens of ms.
             BackendUnavailable, OutOfMemory: it cannot be made.
         """
         sizes = self._plan(block_frames)
-        models = self._models
-        features = models.stage(models.content, [(1, sizes.total * HOP_16K)])(
-            np.zeros((1, sizes.total * HOP_16K), np.float32)
-        )[0]
-        latent = sizes.total - sizes.flow_head
-        phone = doubled(np.concatenate((features, features[-1:])), sizes.total)[None]
-        noise = np.zeros((1, models.channels, latent), np.float32)
-        sid = np.array([self._parameters.speaker_id], np.int64)
-        bins = (np.ones((1, sizes.total), np.int64),) if models.merge else ()
-        models.stage(models.latent, models.latent_shapes(sizes.total, latent))(phone, noise, sid, *bins)
-        z = np.zeros((1, models.channels, sizes.rendered), np.float32)
-        source = (np.zeros((1, 1, sizes.rendered * models.hop), np.float32),) if models.merge else ()
-        models.stage(models.audio, models.audio_shapes(sizes.rendered))(z, sid, *source)
+        for network, shapes in self._stages(sizes):
+            self._models.stage(network, shapes)
         if self._extractor is not None:
-            window = min(self._extractor.window(sizes.block + _REFRESHED), sizes.total * HOP_16K)
-            self._extractor.track(np.zeros(window, np.float32))
+            self._extractor.prepare(self._pitch_window(sizes))
+
+    def _stages(self, sizes: Geometry) -> list[tuple[Network, list[Shape]]]:
+        """The networks that a block runs, with their shapes; pitch is the extractor's affair."""
+        models = self._models
+        return [
+            (models.content, [(1, sizes.total * HOP_16K)]),
+            (models.latent, models.latent_shapes(sizes.total, sizes.total - sizes.flow_head)),
+            (models.audio, models.audio_shapes(sizes.rendered)),
+        ]
+
+    def _in_use(self, sizes: Geometry) -> list[tuple[Network, list[Shape]]]:
+        """All networks of a block length, the pitch network included."""
+        used = self._stages(sizes)
+        if self._models.pitch is not None and self._extractor is not None:
+            frames = self._pitch_window(sizes) // HOP_16K + 1
+            used.append((self._models.pitch, [(1, 128, frames + -frames % MULTIPLE)]))
+        return used
+
+    def _pitch_window(self, sizes: Geometry) -> int:
+        """Samples that the pitch extractor is given."""
+        assert self._extractor is not None
+        fresh = min(sizes.block + _REFRESHED, sizes.total)
+        return min(self._extractor.window(fresh), sizes.total * HOP_16K)
 
     def set(self, parameters: VoiceParameters) -> None:
         """Take new parameters from the next block on.
@@ -130,7 +143,7 @@ class RvcLive:
                 self._use(self._plan(self._geometry.block_frames))
 
     def reset(self) -> None:
-        """Forget all audio heard so far."""
+        """Forget all audio heard so far, and the networks of block lengths that are no longer in use."""
         self._resampler.reset()
         frames = _LONGEST_MS // 10
         self._heard = np.zeros(frames * HOP_16K, np.float32)  # at 16 kHz, newest last
@@ -142,6 +155,7 @@ class RvcLive:
         self._voiced_out = False  # whether the crossfade still holds sound
         if self._geometry is not None:
             self._use(self._geometry)
+            self._models.forget_others(self._in_use(self._geometry))
         if self._sine is not None:
             self._sine.reset(0)
 
@@ -245,8 +259,7 @@ class RvcLive:
         """Pitch of the context, with the newest frames found in this block."""
         assert self._extractor is not None
         fresh = min(sizes.block + _REFRESHED, sizes.total)
-        window = min(self._extractor.window(fresh), heard.shape[0])
-        track = self._extractor.track(heard[-window:])
+        track = self._extractor.track(heard[-self._pitch_window(sizes) :])
         self._f0_hz[-fresh:] = track[-fresh:]
         return self._f0_hz[-sizes.total :]
 
@@ -292,10 +305,10 @@ class RvcLive:
         return known
 
     def _use(self, sizes: Geometry) -> None:
-        """Go over to another block length; the crossfade starts anew from silence."""
+        """Go over to another block length; what would have been played next is crossfaded from."""
+        lengths = (sizes.block_frames, sizes.crossfade_frames, sizes.search_frames)
         self._geometry = sizes
-        self._sola = Sola(sizes.block_frames, sizes.crossfade_frames, sizes.search_frames)
-        self._voiced_out = False
+        self._sola = Sola(*lengths) if self._sola is None else self._sola.resized(*lengths)
 
     def _pick(self, parameters: VoiceParameters) -> PitchExtractor | None:
         """The extractor that the parameters ask for, opened once."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..f0.extractors import PitchExtractor, Rmvpe, Swift, World, refuse
 from ..index import Retrieval
 from . import embedder as embedder_file
 from . import hubert
-from .backends import Choice, Eager, Stage, choose, give_memory_back
+from .backends import Choice, Eager, Stage, choose, examples, give_memory_back
 from .checkpoint import VoiceFile, content_hash, open_voice
 from .geometry import FORMANT_LIMIT
 from .needs import required
@@ -25,7 +26,7 @@ Array = NDArray[np.float32]
 
 # Names exports on disk; raised when a network's code changes what it computes.
 REVISION = "1"
-_KEPT_STAGES = 12
+_KEPT_STAGES = 2  # of a network: the block length in use and the one that is to follow
 
 
 class Models:
@@ -133,7 +134,9 @@ class Models:
         return [*shapes, (1, 1, rendered * self.hop)] if self.merge else shapes
 
     def stage(self, network: Network, shapes: list[Shape]) -> Stage:
-        """`network` at these shapes, made at first use and kept.
+        """`network` at these shapes, made and run once at first use, and kept while it is among the last used.
+
+        May be called beside a running block for shapes that the block does not use: nothing that is in use is run.
 
         Raises:
             BackendUnavailable, OutOfMemory: it cannot be made.
@@ -141,13 +144,26 @@ class Models:
         key = (network.role, tuple(shapes))
         known = self._stages.get(key)
         if known is None:
-            known = self._stages[key] = self.choice.backend.stage(network, shapes)
+            known = self.choice.backend.stage(network, shapes)
             if self.choice.backend.name != "eager":
                 network.release()
-            while len(self._stages) > _KEPT_STAGES:
-                self._stages.popitem(last=False)
-        self._stages.move_to_end(key)
+                known(*examples(network, shapes))
+            self._stages[key] = known
+            same = [k for k in list(self._stages) if k[0] == network.role]
+            for old in same[:-_KEPT_STAGES]:
+                self._stages.pop(old, None)
+        else:
+            self._stages.move_to_end(key)
         return known
+
+    def forget_others(self, used: Sequence[tuple[Network, list[Shape]]]) -> None:
+        """Let go of the stages that are not among `used`; each holds weights of its own. Not in the audio path."""
+        keep = {(network.role, tuple(shapes)) for network, shapes in used}
+        gone = [key for key in list(self._stages) if key not in keep]
+        for key in gone:
+            del self._stages[key]
+        if gone and self.choice.backend.name != "eager":
+            give_memory_back()
 
     def extractor(self, method: str, *, light: bool) -> PitchExtractor:
         """The pitch extractor of a method; `auto` is RMVPE where its weights are there, unless `light` is wanted.
@@ -165,7 +181,7 @@ class Models:
             network = self.pitch
             if network is None:
                 raise refuse(method, False)
-            return Rmvpe(lambda mel: self.stage(network, [tuple(mel.shape)])(mel))
+            return Rmvpe(lambda frames: self.stage(network, [(1, 128, frames)]))
         if method in ("dio", "harvest"):
             return World(method)
         raise refuse(method, self.pitch is not None)

@@ -1,5 +1,6 @@
 """Pitch: every extractor finds it, and curves are shaped as told."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,16 +65,26 @@ def test_a_window_is_as_good_as_the_whole(extractor: PitchExtractor) -> None:
 def test_rmvpe_windows_are_whole_multiples_and_its_frames_stand_on_the_grid() -> None:
     seen: list[tuple[int, ...]] = []
 
-    def salience(spectrum: Array) -> Array:
-        seen.append(spectrum.shape)
-        out = np.zeros((1, spectrum.shape[2], 360), np.float32)
-        out[:, :, 200] = 1.0
-        return out
+    made: list[int] = []
+
+    def salience(frames: int) -> Callable[[Array], Array]:
+        made.append(frames)
+
+        def run(spectrum: Array) -> Array:
+            seen.append(spectrum.shape)
+            out = np.zeros((1, frames, 360), np.float32)
+            out[:, :, 200] = 1.0
+            return out
+
+        return run
 
     extractor = Rmvpe(salience)
     assert extractor.window(15) == 31 * 160
     assert extractor.window(30) == 63 * 160
+    extractor.prepare(31 * 160)
+    assert made == [32]
     track = extractor.track(np.zeros(31 * 160, np.float32))
+    assert made == [32, 32]
     assert seen == [(1, 128, 32)]
     assert track.shape == (31,)
     assert np.allclose(track, 10 * 2 ** ((20 * 200 + 1997.3794084376191) / 1200))

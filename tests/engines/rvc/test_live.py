@@ -1,5 +1,6 @@
 """The live voice: contexts that move by exactly a block, waves that join, silence that costs nothing."""
 
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,50 @@ def test_block_length_changes_on_the_fly(folder: Path, speech: Array) -> None:
         out = run(live, speech[: 2 * block], block)
         assert out.shape == (2 * block,)
         assert np.isfinite(out).all()
+
+
+def test_a_new_block_length_continues_what_would_have_been_played_next(folder: Path, speech: Array) -> None:
+    live = opened(folder)
+    first = run(live, speech[: 4 * BLOCK])
+    assert live._sola is not None
+    next_up = live._sola._tail.copy()
+    second = live.process(speech[4 * BLOCK : 6 * BLOCK])
+    # The first frames of the new length come from the crossfade's start, which is all of the old tail.
+    assert np.abs(second[:24] - next_up[:24]).max() < 0.05
+    steps = np.abs(np.diff(np.concatenate((first, second))))
+    assert steps[4 * BLOCK - 1] <= steps.max()
+    assert np.array_equal(live._sola.resized(4800, 4800, 480)._tail[2400:], np.zeros(2400, np.float32))
+
+
+def test_preparing_another_length_beside_a_running_block(folder: Path, speech: Array) -> None:
+    live, alone = opened(folder), opened(folder)
+    live.process(speech[:BLOCK])
+    alone.process(speech[:BLOCK])
+    failed: list[BaseException] = []
+
+    def prepare() -> None:
+        try:
+            for block in (9600, 14400, 2400):
+                live.prepare(block)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    heard = [live.process(b) for b in blocks(speech[BLOCK : 6 * BLOCK])]
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not failed
+    assert np.array_equal(np.concatenate(heard), run(alone, speech[BLOCK : 6 * BLOCK]))
+
+
+def test_reset_lets_go_of_lengths_that_are_not_in_use(folder: Path, speech: Array) -> None:
+    live = opened(folder)
+    for block in (9600, BLOCK):
+        live.process(speech[:block])
+    assert len(live._models._stages) == 6
+    live.reset()
+    assert len(live._models._stages) == 3
 
 
 def test_latency_is_constant_for_a_block_length_and_follows_the_crossfade(folder: Path, speech: Array) -> None:
