@@ -7,7 +7,6 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from myna.control.connection import state_dir
 from myna.control.errors import CODES, Exit
@@ -20,7 +19,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="myna service", description="Start the daemon with the session.")
     parser.add_argument("action", choices=("install", "uninstall", "status"))
-    parser.add_argument("--config", type=Path, metavar="F", help="settings file of the daemon")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
@@ -31,11 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             removed = manager.uninstall()
             _print({"removed": removed}, ["Removed." if removed else "There was none."], options.json)
             return Exit.OK
-        plan = plan_for(
-            state_dir=state_dir(),
-            config=options.config.absolute() if options.config else None,
-            named=bool(os.environ.get("MYNA_STATE_DIR")),
-        )
+        plan = plan_for(os.environ, state_dir=state_dir())
         report = manager.install(plan) if options.action == "install" else manager.status(plan)
     except ServiceError as error:
         return _fail(error, options.json)

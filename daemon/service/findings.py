@@ -17,8 +17,7 @@ def findings(state_dir: Path) -> tuple[Finding, ...]:
     manager = MANAGERS.get(platform.system())
     if manager is None:
         return ()
-    named = bool(os.environ.get("MYNA_STATE_DIR"))
-    return judge(manager.status(plan_for(state_dir=state_dir, config=None, named=named)))
+    return judge(manager.status(plan_for(os.environ, state_dir=state_dir)))
 
 
 def judge(report: ServiceReport) -> tuple[Finding, ...]:

@@ -1,6 +1,7 @@
 """What is asked of a service manager: one value, from which every system's file is rendered."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +25,16 @@ class Plan:
     log: Path
 
 
-def plan_for(*, state_dir: Path, config: Path | None, named: bool, python: str = sys.executable) -> Plan:
+def plan_for(environment: Mapping[str, str], *, state_dir: Path, python: str = sys.executable) -> Plan:
     """The plan for this interpreter.
 
-    `named` tells whether the user chose the state directory; the platform's own needs no option. `--resume` makes the
-    daemon live again after a login if it was live when it ended.
+    What the user chose by MYNA_STATE_DIR and MYNA_CONFIG is passed on, since a service manager knows nothing of it; the
+    platform's own places need no option. `--resume` makes the daemon live again after a login if it was live when it
+    ended.
     """
     command = [python, "-m", "myna.daemon", "--foreground", "--resume"]
-    if named:
+    if environment.get("MYNA_STATE_DIR"):
         command += ["--state-dir", str(state_dir)]
-    if config is not None:
-        command += ["--config", str(config)]
+    if config := environment.get("MYNA_CONFIG"):
+        command += ["--config", str(Path(config).expanduser().absolute())]
     return Plan(command=tuple(command), log=state_dir / "service.log")

@@ -18,8 +18,8 @@ from myna.daemon.service.systemd import quoted, unit
 
 NASTY = '/home/a b/50%/$HOME/"q"/it\'s\\x'
 PLANS = [
-    plan_for(state_dir=Path("/s"), config=None, named=False, python=sys.executable),
-    plan_for(state_dir=Path(NASTY), config=Path("/c d.toml"), named=True, python=sys.executable),
+    plan_for({}, state_dir=Path("/s")),
+    plan_for({"MYNA_STATE_DIR": NASTY, "MYNA_CONFIG": "/c d.toml"}, state_dir=Path(NASTY)),
 ]
 
 

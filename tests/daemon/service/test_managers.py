@@ -14,8 +14,8 @@ from myna.daemon.service.plan import LABEL, plan_for
 from myna.daemon.service.report import ServiceError
 from myna.daemon.service.systemd import unit
 
-PLAN = plan_for(state_dir=Path("/state"), config=None, named=False)
-NEWER = plan_for(state_dir=Path("/state"), config=Path("/c.toml"), named=False)
+PLAN = plan_for({}, state_dir=Path("/state"))
+NEWER = plan_for({"MYNA_CONFIG": "/c.toml"}, state_dir=Path("/state"))
 
 
 class Stand:
@@ -148,8 +148,8 @@ def test_a_folder_that_cannot_be_written_is_told(home: Path) -> None:
 
 def test_an_agent_is_loaded_reloaded_and_removed(home: Path, tmp_path: Path) -> None:
     launchd = Stand(home / "bin", "launchctl")
-    plan = plan_for(state_dir=tmp_path / "state", config=None, named=False)
-    newer = plan_for(state_dir=tmp_path / "state", config=Path("/c"), named=False)
+    plan = plan_for({}, state_dir=tmp_path / "state")
+    newer = plan_for({"MYNA_CONFIG": "/c"}, state_dir=tmp_path / "state")
     launchd.answer('case "$1" in print) exit 113;; esac')
     launchctl.install(plan)
     assert [call.split()[0] for call in launchd.calls()] == ["print", "bootstrap", "print"]
