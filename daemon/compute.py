@@ -678,6 +678,8 @@ def judge(card: Card, build: TorchBuild | None) -> Verdict:
 
     if card.hidden is not None:
         return no(f"not used: {card.hidden}", runs=False)
+    if card.mig and not (card.uuid or "").startswith("MIG-"):
+        return no("not used: it is set to be divided (MIG), but holds no instance", runs=False)
     if card.kind == "mps":
         return no("not used by itself: Apple's GPU is used only when named, in fp32")
     if card.kind == "dml":
