@@ -1,10 +1,11 @@
 """How far ahead of need a block is finished, and how long a block is: pure decisions on measured times."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-BLOCK_CHOICES_MS = (10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 140.0, 200.0, 250.0, 300.0, 400.0, 500.0, 700.0, 1000.0, 1500.0)
+BLOCK_CHOICES_MS = tuple(map(float, (10, 20, 40, 60, 80, 100, 140, 200, 250, 300, 400, 500, 700, 1000, 1500)))
 TARGET_LOAD = 0.70
 ADVICE_LOAD = 0.80
 
@@ -30,25 +31,27 @@ class ComputeTimes:
         """Blocks counted since the last clear."""
         return self._count
 
-    def percentile(self, q: float) -> float | None:
-        """The q-th percentile in ms of the last blocks, None before any."""
-        seen = self._ring[: min(self._count, len(self._ring))]
-        return float(np.percentile(seen, q)) if len(seen) else None
+    def percentile(self, q: float, newest: int | None = None) -> float | None:
+        """The q-th percentile in ms of the `newest` blocks (None: of all that are kept), None before any."""
+        size = min(self._count, len(self._ring), len(self._ring) if newest is None else newest)
+        if not size:
+            return None
+        return float(np.percentile(self._ring[np.arange(self._count - size, self._count) % len(self._ring)], q))
 
 
 @dataclass(slots=True)
 class Prefill:
     """The time between a block's last input frame and the moment its first output frame is needed.
 
-    It starts at what was measured at warm-up (p99 of compute, plus one device period, since a callback brings and
-    takes whole periods). A late block raises it at once by what was missing, up to `ceiling_ms`; after a calm while
-    it goes back. The first returns are quick, so that a passing overload is over within a second; a
-    second miss within a minute of a return holds the higher level for a minute.
+    It starts at what was measured at warm-up (p99 of compute, plus what periods ask for). A late block raises it at
+    once by what was missing, up to `ceiling_ms`; after a calm while it goes back. After an overload (compute
+    longer than the block) it goes back at once that compute has recovered. Blocks that come late for any other reason
+    (another program took the processor) and again within a minute of a return keep the higher level for a minute.
     """
 
     nominal_ms: float
     ceiling_ms: float
-    quick_s: float = 0.6
+    quick_s: float = 0.5
     slow_s: float = 60.0
     level_ms: float = field(init=False)
     _calm_since_s: float = field(init=False, default=0.0)
@@ -59,28 +62,36 @@ class Prefill:
         self.level_ms = self.nominal_ms
         self._hold_s = self.quick_s
 
-    def late(self, by_ms: float, now_s: float) -> float:
-        """A block came `by_ms` too late. Returns the new level."""
-        self._hold_s = self.slow_s if now_s - self._returned_at_s < self.slow_s else self.quick_s
+    def late(self, by_ms: float, held_ms: float, now_s: float, *, overload: bool) -> float:
+        """A block came `by_ms` too late while `held_ms` were held. Returns the new level."""
+        again = not overload and now_s - self._returned_at_s < self.slow_s
+        self._hold_s = self.slow_s if again else self.quick_s
         self._calm_since_s = now_s
-        self.level_ms = float(min(self.ceiling_ms, self.level_ms + by_ms + 1.0))
+        wanted = max(self.level_ms, held_ms) + by_ms + 1.0
+        self.level_ms = float(min(self.ceiling_ms, max(self.level_ms, wanted)))
         return self.level_ms
 
-    def calm(self, recent_ms: float, now_s: float) -> float:
-        """A block was in time; `recent_ms` is what recent blocks needed (compute and one period). Returns the level."""
+    def calm(self, needed_ms: float, now_s: float) -> float:
+        """A block was in time and needed `needed_ms` (compute, and what periods ask for). Returns the level."""
         if self.level_ms <= self.nominal_ms:
             return self.level_ms
-        if recent_ms > self.nominal_ms:
+        if needed_ms > self.nominal_ms:
             self._calm_since_s = now_s
         elif now_s - self._calm_since_s >= self._hold_s:
             self.level_ms = self.nominal_ms
             self._returned_at_s = now_s
         return self.level_ms
 
+    def renominate(self, nominal_ms: float, ceiling_ms: float) -> None:
+        """Another block length or setting asks for another nominal level."""
+        raised = self.level_ms > self.nominal_ms
+        self.nominal_ms, self.ceiling_ms = nominal_ms, max(nominal_ms, ceiling_ms)
+        self.level_ms = min(max(self.level_ms, nominal_ms), self.ceiling_ms) if raised else nominal_ms
+
 
 @dataclass(slots=True)
 class BlockLength:
-    """`block = auto`: grows on misses, shrinks back after a calm minute."""
+    """`block = auto`: grows on misses that a longer block would mend, shrinks back after a calm minute."""
 
     choices_ms: tuple[float, ...]  # ascending; the smallest that holds at warm-up first
     calm_s: float = 60.0
@@ -95,10 +106,22 @@ class BlockLength:
         """The length now."""
         return self.choices_ms[self._at]
 
-    def missed(self, now_s: float) -> float | None:
-        """A block was late. Returns a new length when it must grow."""
+    def missed(self, load: float, expected_load: Callable[[float], float], now_s: float) -> float | None:
+        """A block was late. Returns a new length when it must grow.
+
+        Args:
+            load: Compute over block length as measured in recent blocks.
+            expected_load: Of a block length in ms, as measured at warm-up.
+
+        A longer block mends a load whose fixed part is large. Where load is low, something else made the block
+        late; where compute grows with the block, a longer one only adds delay: both are left to the prefill.
+        """
         self._misses = [at for at in self._misses if now_s - at < self.within_s] + [now_s]
-        if len(self._misses) < self.misses_to_grow or self._at + 1 >= len(self.choices_ms):
+        if len(self._misses) < self.misses_to_grow or self._at + 1 >= len(self.choices_ms) or load <= TARGET_LOAD:
+            return None
+        longer = self.choices_ms[self._at + 1]
+        gain = expected_load(longer) / max(expected_load(self.block_ms), 1e-9)
+        if gain > 0.95:
             return None
         self._misses.clear()
         self._at += 1
@@ -146,7 +169,10 @@ def advice(load: float | None, block_ms: float, p95_ms: float | None) -> str | N
     # Compute grows with the block less than in proportion, so this is on the safe side.
     wanted = min(1500.0, float(np.ceil(block_ms * load / TARGET_LOAD / 10.0) * 10.0))
     if load > 1.0 and wanted >= 1500.0:
-        return f"The voice needs {load:.0%} of the time there is: no block length mends that. Choose a lighter voice or f0 method."
+        return (
+            f"The voice needs {load:.0%} of the time there is: no block length mends that. "
+            "Choose a lighter voice or f0 method."
+        )
     return f"Load is {load:.0%}: set block_ms={wanted:.0f} for about 70 %."
 
 

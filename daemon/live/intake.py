@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from myna.daemon._core import Core
-from myna.dsp.resample import StreamingResampler
+from myna.dsp.resample import FractionalResampler
 from myna.dsp.stage import Block
 
 
@@ -29,7 +29,7 @@ class Intake:
     def __init__(self, core: Core, rate_in_hz: int, rate_hz: int, block_frames: int) -> None:
         self._core = core
         self._rate_in, self._rate = rate_in_hz, rate_hz
-        self._resampler = None if rate_in_hz == rate_hz else StreamingResampler(rate_in_hz, rate_hz)
+        self._resampler = None if rate_in_hz == rate_hz else FractionalResampler(rate_in_hz, rate_hz)
         self._pending: Block = np.zeros(0, np.float32)
         self._position = 0  # of the first pending frame, at the session's rate
         self._next_in = -1  # input position expected next; -1: nothing read yet
@@ -81,7 +81,7 @@ class Intake:
         self._position += gone
         rest = self._core.discard(int((frames - gone) * self._rate_in / self._rate))
         if rest:
-            self._next_in = -1
+            self._next_in = -1  # nothing is pending now; the next read sets the position
         if gone or rest:
             self._jumped = True
         return gone + int(rest * self._rate / self._rate_in)

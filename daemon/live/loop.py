@@ -1,17 +1,20 @@
 """The block loop: input ring to output ring, one block at a time, waiting for nobody else."""
 
-import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from myna.daemon.live.intake import Intake
+from myna.daemon.audio.backend import Clock
+from myna.daemon.live.intake import Intake, Taken
 from myna.daemon.live.outlet import Outlet
 from myna.dsp.stage import Block
 
-
 ASK_S = 0.05  # between two looks at whether the stream still runs
+IDLE_MS = 20.0
+STOPPED = "stopped"
+
+Done = Callable[[Exception | None], None]
 
 
 class BlockPipeline(Protocol):
@@ -26,6 +29,14 @@ class BlockPipeline(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A change for the next block boundary, and who hears that it was made (or what refused it)."""
+
+    apply: Callable[[], None]
+    done: Done
+
+
 @dataclass(slots=True)
 class LoopCounters:
     """What the loop counts; written by the loop alone, read by anyone."""
@@ -37,13 +48,13 @@ class LoopCounters:
     dropped_frames: int = 0
     drops: int = 0
     last_fault: BaseException | None = None
-    compute_ms: deque[float] = field(default_factory=lambda: deque(maxlen=512))
+    faulting_since_s: float | None = None  # None: the latest block went well
 
 
 class BlockLoop:
     """Takes blocks, converts them, writes them to where they are due.
 
-    `changes` is the mailbox: functions put there by other threads run at a block boundary. `after_block` hears of
+    `mail` is the mailbox: what other threads put there happens at a block boundary. `after_block` hears of
     every block (compute ms, late frames) and may answer with a change of its own (prefill, block length).
     """
 
@@ -54,35 +65,57 @@ class BlockLoop:
         outlet: Outlet,
         after_block: Callable[[float, int], None],
         ended: Callable[[], str | None],
+        clock: Clock,
+        rate_hz: int,
     ) -> None:
         self.intake, self.pipeline, self.outlet = intake, pipeline, outlet
-        self.changes: deque[Callable[[], None]] = deque()
+        self.mail: deque[Mail] = deque()
         self.counters = LoopCounters()
         self.stopping = False
         self._after_block, self._ended = after_block, ended
+        self._clock, self._rate = clock, rate_hz
+        self._asked_s = clock()
         self._expected_frames = 0.0  # compute of a recent block, in session frames
 
-    def run(self, rate_hz: int, idle_ms: float = 20.0) -> str:
-        """Run until told to stop or the stream ends; returns why it ended."""
-        asked_s = time.monotonic()
-        while not self.stopping:
-            waited = self.intake.wait(idle_ms)
-            # Also while input flows: an output that is a device of its own can die alone.
-            if not waited or time.monotonic() - asked_s > ASK_S:
-                asked_s = time.monotonic()
-                if (reason := self._ended()) is not None:
+    def run(self) -> str:
+        """Run until told to stop or the stream ends; returns why it ended. Raises nothing."""
+        try:
+            while True:
+                waited = self.intake.wait(IDLE_MS)
+                if (reason := self.turn(waited)) is not None:
                     return reason
-            self.step(rate_hz)
-        return "stopped"
+        except Exception as error:  # our bug: the session reopens what this loop served, in silence until then
+            self.counters.last_fault = error
+            return f"{type(error).__name__}: {error}"
 
-    def step(self, rate_hz: int) -> bool:
+    def turn(self, waited: bool = True) -> str | None:
+        """One round: see whether the stream still runs, convert one block if there is one. Why it ended, or None."""
+        if self.stopping:
+            return STOPPED
+        # Also while input flows: an output that is a device of its own can die alone.
+        now_s = self._clock()
+        if not waited or now_s - self._asked_s > ASK_S:
+            self._asked_s = now_s
+            if (reason := self._ended()) is not None:
+                return reason
+        self.step()
+        return None
+
+    def step(self) -> bool:
         """Convert one block if there is one; True if there was."""
-        while self.changes:
-            self.changes.popleft()()
+        while self.mail:
+            _deliver(self.mail.popleft())
         self._catch_up()
         if (taken := self.intake.take()) is None:
             return False
-        started = time.perf_counter()
+        started_s = self._clock()
+        late = self._convert(taken, started_s)
+        compute_ms = 1e3 * (self._clock() - started_s)
+        self._count(compute_ms, late)
+        self._after_block(compute_ms, late)
+        return True
+
+    def _convert(self, taken: Taken, now_s: float) -> int:
         try:
             if taken.jumped:
                 self.pipeline.reset()
@@ -90,31 +123,42 @@ class BlockLoop:
         except Exception as fault:  # nothing is written: the core fades to silence by itself
             self.counters.faults += 1
             self.counters.last_fault = fault
+            if self.counters.faulting_since_s is None:
+                self.counters.faulting_since_s = now_s
             self.pipeline.reset()
-            late = 0
-        else:
-            late = self.outlet.write(taken.position, block)
-        compute_ms = 1e3 * (time.perf_counter() - started)
-        self._count(compute_ms, late, rate_hz)
-        self._after_block(compute_ms, late)
-        return True
+            return 0
+        self.counters.faulting_since_s = None
+        return self.outlet.write(taken.position, block)
 
     def _catch_up(self) -> None:
-        """Drop whole stretches of input when there is no hope to convert them in time.
+        """Drop the input that waits when what comes next would be too late anyway.
 
         A voice that computes in less than half of its time catches up by itself (the core skips what is late) and keeps
-        its context whole; for a slower one every block that would come late would delay the next.
+        its context whole. For a slower one all that waits goes at once, so that a whole stretch after it is in
+        time. Worked example at 48 kHz: blocks of 960 take 1008 (1.05 times too slow), the delay is 960 + 7200.
+        Each block comes 48 frames later than the one before; after about 128 blocks 6192 frames wait, the next
+        block would be late, and those 129 ms go.
         """
         block = self.intake.block_frames
-        if self._expected_frames <= 0.5 * block or (backlog := self.intake.backlog_frames) < block:
+        if self._expected_frames <= 0.5 * block or (backlog := self.intake.backlog_frames) < block // 4:
             return
-        self.counters.dropped_frames += self.intake.drop(backlog // block * block)
+        if backlog + block + self._expected_frames <= self.outlet.delay_frames:
+            return
+        self.counters.dropped_frames += self.intake.drop(backlog)
         self.counters.drops += 1
 
-    def _count(self, compute_ms: float, late: int, rate_hz: int) -> None:
+    def _count(self, compute_ms: float, late: int) -> None:
         self.counters.blocks += 1
-        self.counters.compute_ms.append(compute_ms)
-        self._expected_frames = 0.8 * self._expected_frames + 0.2 * compute_ms * 1e-3 * rate_hz
+        self._expected_frames = 0.8 * self._expected_frames + 0.2 * compute_ms * 1e-3 * self._rate
         if late:
             self.counters.late_frames += late
             self.counters.late_blocks += 1
+
+
+def _deliver(mail: Mail) -> None:
+    try:
+        mail.apply()
+    except Exception as error:  # a value the voice refuses: the sound goes on as it was
+        mail.done(error)
+    else:
+        mail.done(None)

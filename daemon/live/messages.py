@@ -184,5 +184,3 @@ def decode_order(data: bytes) -> Order:
 def decode_word(data: bytes) -> Word:
     """A worker's word from bytes; msgspec.ValidationError if it is none."""
     return _words.decode(data)
-
-

@@ -1,6 +1,5 @@
 """From blocks to output rings: where and when each block is due."""
 
-import time
 from typing import Protocol
 
 from myna.daemon._core import Core
@@ -20,6 +19,10 @@ class Outlet(Protocol):
     """
 
     delay_frames: int
+
+    def start_at(self, delay_frames: int) -> None:
+        """Begin with this delay, before the first block."""
+        ...
 
     @property
     def latency_frames(self) -> int:
@@ -49,6 +52,10 @@ class DuplexOutlet:
 
     def __init__(self, core: Core, delay_frames: int) -> None:
         self._core = core
+        self._delay = self.delay_frames = delay_frames
+
+    def start_at(self, delay_frames: int) -> None:
+        """See Outlet."""
         self._delay = self.delay_frames = delay_frames
 
     @property
@@ -81,8 +88,13 @@ class DriftingOutlet:
         self._controller = DriftController(rate_out_hz, delay_frames * rate_out_hz / rate_hz)
         self._delay = self.delay_frames = delay_frames
         self._next: int | None = None  # output position of the next frame
-        self._updated_s = 0.0
+        self._now_ns = self._out_stamped = 0
+        self._updated_ns = 0
         self.resyncs = 0
+
+    def start_at(self, delay_frames: int) -> None:
+        """See Outlet."""
+        self._delay = self.delay_frames = delay_frames
 
     @property
     def latency_frames(self) -> int:
@@ -122,6 +134,7 @@ class DriftingOutlet:
 
     def _read_clocks(self) -> None:
         stamp_ns, captured, _ = self._source.stamp()
+        self._now_ns = stamp_ns
         if stamp_ns:
             self._in_clock.update(stamp_ns, captured)
         self._out_stamped, _, played = self._sink.stamp()
@@ -129,9 +142,8 @@ class DriftingOutlet:
             self._out_clock.update(self._out_stamped, played)
 
     def _steer(self, error_frames: float) -> None:
-        now_s = time.monotonic()
-        elapsed_s = min(now_s - self._updated_s, 1.0) if self._updated_s else 0.0
-        self._updated_s = now_s
+        elapsed_s = min(1e-9 * (self._now_ns - self._updated_ns), 1.0) if self._updated_ns else 0.0
+        self._updated_ns = self._now_ns
         target = self._controller.target_frames
         self._resampler.steer(self._controller.update(target + error_frames, elapsed_s))
 

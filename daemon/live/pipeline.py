@@ -1,7 +1,6 @@
 """The chain of one session: from the microphone's block to the block that is heard."""
 
-from collections import deque
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +18,15 @@ from myna.engines.base import LiveVoice, VoiceParameters
 
 SWITCH_MS = 15.0  # bypass and mute: long enough not to click, short enough to feel immediate
 SWAP_MS = 40.0
+SETTLE_FRAMES = 480  # of a delay line's crossfade
 LONGEST_DELAY_S = 6.0  # of everything that bypass must wait for
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A stage that holds something to let go of."""
+
+    def close(self) -> None: ...
 
 
 class Tap(Protocol):
@@ -70,39 +77,47 @@ def vad_stage(on: bool, rate_hz: int) -> Stage:
 class LivePipeline:
     """Runs every stage of a session, one block at a time.
 
-    Order: finite guard, gain, denoise, VAD, gate, voice, finite guard, loudness, denoise, [bypass], gain, mute,
-    limiter. The raw input reaches the output only through the bypass switch, and the monitor only through
-    `monitor_source` with consent; everything else that fails gives silence.
+    Order: finite guard, gain, denoise, VAD, finite guard, gate, voice, finite guard, loudness, denoise, finite guard,
+    [bypass], gain, mute, limiter. The raw input reaches the output only through the bypass switch, and the monitor
+    only through `monitor_source` with consent; everything else that fails gives silence.
     """
 
-    def __init__(self, rate_hz: int, voice: LiveVoice, settings: LiveSettings, *, bypass: bool, muted: bool) -> None:
+    def __init__(
+        self,
+        rate_hz: int,
+        voice: LiveVoice,
+        settings: LiveSettings,
+        *,
+        bypass: bool = False,
+        muted: bool = False,
+        monitor_consent: bool = False,
+    ) -> None:
         self.rate_hz = rate_hz
         swap_frames = round(rate_hz * SWAP_MS / 1000)
         turn = max(1, round(rate_hz * SWITCH_MS / 1000))
-        self.guard_in, self.guard_voice = Finite(), Finite()
+        self.guard_in, self.guard_heard, self.guard_voice, self.guard_out = Finite(), Finite(), Finite(), Finite()
         self.gain_in = Ramp(rate_hz, gain_db=settings.gain_in_db)
         self.denoise_in = Swap(denoise_stage(settings.denoise_in, rate_hz), swap_frames)
         self.vad = Swap(vad_stage(settings.vad, rate_hz), swap_frames)
         self.gate = Gate(rate_hz)
         self.voice = Swap(voice, swap_frames)
-        self.source_line = DelayLine(0, max_frames=round(LONGEST_DELAY_S * rate_hz))
+        self.source_line = DelayLine(0, max_frames=round(LONGEST_DELAY_S * rate_hz), crossfade_frames=SETTLE_FRAMES)
         self.loudness = LoudnessMix(rate_hz, settings.rms_mix)
         self.denoise_out = Swap(denoise_stage(settings.denoise_out, rate_hz), swap_frames)
-        self.bypass_line = DelayLine(0, max_frames=round(LONGEST_DELAY_S * rate_hz))
+        self.bypass_line = DelayLine(0, max_frames=round(LONGEST_DELAY_S * rate_hz), crossfade_frames=SETTLE_FRAMES)
         self.gain_out = Ramp(rate_hz, gain_db=settings.gain_out_db)
         self.gain_monitor = Ramp(rate_hz, gain_db=settings.gain_monitor_db)
         self.limiter = Limiter(rate_hz)
         self.input_meter, self.output_meter = Meter(), Meter()
-        self.taps: deque[Tap] = deque()
+        self.taps: tuple[Tap, ...] = ()  # exchanged whole, by any thread
         self.monitor: Block | None = None  # what the monitor plays for the latest block
         self._dry_in, self._wet_in = Switch(turn, turn, on=bypass), Switch(turn, turn, on=not bypass)
         self._audible = Switch(turn, turn, on=not muted)
         self._monitor_dry, self._monitor_wet = Switch(turn, turn), Switch(turn, turn, on=True)
         self._bypass, self._muted = bypass, muted
         self._settings = settings
-        self._consent = False
-        self.apply(settings, bypass=bypass, muted=muted, monitor_consent=False)
-        self._align()
+        self.apply(settings, bypass=bypass, muted=muted, monitor_consent=monitor_consent)
+        self._align(at_once=True)
 
     @property
     def latency_frames(self) -> int:
@@ -128,11 +143,16 @@ class LivePipeline:
 
     @property
     def nonfinite_blocks(self) -> int:
-        """Blocks that held NaN or infinity, from the device or the voice."""
-        return self.guard_in.bad_blocks + self.guard_voice.bad_blocks
+        """Blocks that held NaN or infinity, from the device or a stage."""
+        guards = (self.guard_in, self.guard_heard, self.guard_voice, self.guard_out)
+        return sum(guard.bad_blocks for guard in guards)
 
     def apply(self, settings: LiveSettings, *, bypass: bool, muted: bool, monitor_consent: bool) -> None:
-        """Take settings that need no new stage, from the next block on. Call at a block boundary."""
+        """Take settings that need no new stage, from the next block on. Call at a block boundary.
+
+        A value that the voice refuses raises its error, and nothing has changed then.
+        """
+        self.newest_voice.set(voice_parameters(settings))
         self._settings, self._bypass, self._muted = settings, bypass, muted
         self._consent = monitor_consent
         self.gain_in.set(settings.gain_in_db)
@@ -146,7 +166,6 @@ class LivePipeline:
             hysteresis_db=settings.gate_hysteresis_db,
         )
         self.loudness.set(settings.rms_mix)
-        self.newest_voice.set(voice_parameters(settings))
 
     def replace_voice(self, voice: LiveVoice) -> None:
         """Let a warm voice take over, crossfaded. Call at a block boundary."""
@@ -156,14 +175,14 @@ class LivePipeline:
         """Convert a block, shape (frames,); keeps what the monitor plays in `monitor`."""
         clean = self.guard_in.process(block)
         self.input_meter.add(clean)
-        heard = self.gate.process(self.vad.process(self.denoise_in.process(self.gain_in.process(clean))))
-        voiced = self.voice.process(heard)
-        if not np.isfinite(voiced).all():
-            self.newest_voice.reset()  # NaN must not stay in its state
-        voiced = self.guard_voice.process(voiced)
+        heard = self.vad.process(self.denoise_in.process(self.gain_in.process(clean)))
+        heard = self._guarded(heard, self.guard_heard, self.denoise_in)
+        heard = self.gate.process(heard)
+        voiced = self._guarded(self.voice.process(heard), self.guard_voice, self.voice)
+        reference = self.source_line.process(heard)
         if self._settings.rms_mix < 1.0:
-            voiced = self.loudness.process(voiced, self.source_line.process(heard))
-        voiced = self.denoise_out.process(voiced)
+            voiced = self.loudness.process(voiced, reference)
+        voiced = self._guarded(self.denoise_out.process(voiced), self.guard_out, self.denoise_out)
         dry = self.bypass_line.process(clean)
         out = self._finish(self._choose(voiced, dry))
         self.monitor = self._monitored(out, dry)
@@ -179,17 +198,37 @@ class LivePipeline:
             self.guard_in,
             self.denoise_in,
             self.vad,
+            self.guard_heard,
             self.gate,
             self.voice,
             self.guard_voice,
             self.source_line,
             self.loudness,
             self.denoise_out,
+            self.guard_out,
             self.bypass_line,
             self.limiter,
         ):
             stage.reset()
-        self._align()
+        self._align(at_once=True)
+
+    def retire(self) -> bool:
+        """Close the stages that were let go of; False while one is still on its way out. Never in the audio path."""
+        swaps = (self.denoise_in, self.vad, self.voice, self.denoise_out)
+        for swap in swaps:
+            while swap.retired:
+                stage = swap.retired.popleft()
+                if isinstance(stage, Closing):
+                    stage.close()
+        return not any(swap.swapping for swap in swaps)
+
+    def _guarded(self, block: Block, guard: Finite, stage: Swap) -> Block:
+        """`block` without NaN and infinity, which must not stay in the stage that it came from either."""
+        bad = guard.bad_blocks
+        out = guard.process(block)
+        if guard.bad_blocks > bad:
+            stage.reset()
+        return out
 
     def _choose(self, voiced: Block, dry: Block) -> Block:
         """The converted voice, or with bypass on the raw one, or both while one gives way to the other."""
@@ -214,9 +253,13 @@ class LivePipeline:
         self._monitor_wet.apply(wet, source != "input")
         return self.gain_monitor.process(raw + wet)
 
-    def _align(self) -> None:
-        """Keep the raw path and the loudness reference in time with the voice."""
-        if self.bypass_line.latency_frames != self.latency_frames:
-            self.bypass_line.set(self.latency_frames)
-        if self.source_line.latency_frames != self.voice.latency_frames:
-            self.source_line.set(self.voice.latency_frames)
+    def _align(self, at_once: bool = False) -> None:
+        """Keep the raw path and the loudness reference in time with the voice; crossfaded, unless all is silent."""
+        for line, frames in (
+            (self.bypass_line, self.latency_frames),
+            (self.source_line, self.voice.latency_frames),
+        ):
+            if line.latency_frames != frames:
+                line.set(frames)
+                if at_once:
+                    line.process(np.zeros(SETTLE_FRAMES, np.float32))

@@ -1,6 +1,5 @@
 """Measuring the real delay of a running session: bursts out, bursts found at the input."""
 
-import threading
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,7 +42,7 @@ class LatencyProbe:
             self._played[start : start + len(burst)] = burst
         self._heard = np.zeros(len(self._played), np.float32)
         self._at = 0
-        self.finished = threading.Event()
+        self.finished = False
 
     def exchange(self, block: Block) -> Block:
         """Keep an input block, shape (frames,); returns what to play in its place."""
@@ -53,14 +52,12 @@ class LatencyProbe:
         out[:n] = self._played[self._at : self._at + n]
         self._at += n
         if self._at == len(self._played):
-            self.finished.set()
+            self.finished = True
         return out
 
     def result(self) -> ProbeResult:
         """Find the bursts. Call once `finished` is set, outside the audio path."""
-        report = find_bursts(
-            self._heard, self._bursts, self._starts, self._rate, max_delay_ms=1000.0 * LONGEST_S
-        )
+        report = find_bursts(self._heard, self._bursts, self._starts, self._rate, max_delay_ms=1000.0 * LONGEST_S)
         return ProbeResult(
             reason=report.verdict,
             delay_ms=report.delay_ms,

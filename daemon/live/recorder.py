@@ -3,15 +3,21 @@
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
+from numpy.typing import NDArray
 
 from myna.control.contract import RecordReply
 from myna.dsp.stage import Block
 
 QUEUE_BLOCKS = 512  # at 20 ms about ten seconds of a stalled disk
+
+OpenFile = Callable[..., Any]
+"""As soundfile.SoundFile: (path, mode, rate_hz, channels, subtype=, format=) to something with write and close."""
 
 
 class Recorder:
@@ -21,7 +27,7 @@ class Recorder:
     queue drops the block and counts its frames: the file is shorter, the session goes on.
     """
 
-    def __init__(self, path: Path, rate_hz: int, source: str) -> None:
+    def __init__(self, path: Path, rate_hz: int, source: str, open_file: OpenFile = soundfile.SoundFile) -> None:
         """Open the file (WAV, or FLAC by its suffix); OSError or soundfile's error if that can't be done."""
         self.path, self.source = path, source
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
@@ -29,24 +35,23 @@ class Recorder:
         self.dropped_frames = 0
         self.frames = 0
         self.failed: Exception | None = None
-        channels = 2 if source == "both" else 1
-        self._file = soundfile.SoundFile(
+        self._file = open_file(
             self._part,
             "w",
             rate_hz,
-            channels,
+            2 if source == "both" else 1,
             subtype="PCM_24",
             format="FLAC" if path.suffix.lower() == ".flac" else "WAV",
         )
-        self._queue: deque[np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = deque()
+        self._queue: deque[NDArray[np.float32]] = deque()
         self._ready = threading.Semaphore(0)
-        self._closing = False
-        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._finished: Callable[[RecordReply | Exception], None] | None = None
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     def put(self, aligned_input: Block, converted: Block) -> None:
         """Take one block of each, shape (frames,). Called by the loop; never waits."""
-        if len(self._queue) >= QUEUE_BLOCKS or self.failed is not None:
+        if len(self._queue) >= QUEUE_BLOCKS or self.failed is not None or self._finished is not None:
             self.dropped_frames += len(converted)
             return
         if self.source == "both":
@@ -55,31 +60,46 @@ class Recorder:
             self._queue.append((aligned_input if self.source == "input" else converted).copy())
         self._ready.release()
 
-    def close(self) -> RecordReply:
-        """Write what is queued, finish the file (whole, under its own name), and tell."""
-        self._closing = True
+    def finish(self, finished: Callable[[RecordReply | Exception], None]) -> None:
+        """Write what is queued, and the file is there whole, under its own name. `finished` hears it from the
+        recorder's thread: a slow disk holds nobody else up."""
+        self._finished = finished
         self._ready.release()
-        self._thread.join()
-        self._file.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of `finish`."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        self._write()
+        finished = self._finished
+        try:
+            self._file.close()
+            if self.failed is None:
+                os.replace(self._part, self.path)
+        except Exception as error:
+            self.failed = error
         if self.failed is not None:
             self._part.unlink(missing_ok=True)
-            raise self.failed
-        os.replace(self._part, self.path)
-        return RecordReply(
-            path=str(self.path), seconds=self.frames / self.rate_hz, dropped_frames=self.dropped_frames
-        )
+        if finished is not None:
+            finished(self.failed or self._reply())
+
+    def _reply(self) -> RecordReply:
+        return RecordReply(path=str(self.path), seconds=self.frames / self.rate_hz, dropped_frames=self.dropped_frames)
 
     def _write(self) -> None:
+        """Until `finish` was called and all is written."""
         while True:
             self._ready.acquire()
             while self._queue:
                 block = self._queue.popleft()
+                if self.failed is not None:
+                    continue
                 try:
                     self._file.write(block)
-                except Exception as error:  # told at close; the session goes on
+                except Exception as error:  # told at the end; the session goes on
                     self.failed = error
-                    self._queue.clear()
-                    return
-                self.frames += len(block)
-            if self._closing:
+                else:
+                    self.frames += len(block)
+            if self._finished is not None:
                 return

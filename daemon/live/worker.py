@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from myna.control.contract import CheckReply, LatencyReply
+from myna.control.contract import CheckReply, LatencyReply, RecordReply
 from myna.control.errors import MynaError
 from myna.daemon.audio.backend import DeviceError
 from myna.daemon.live.messages import (
@@ -42,6 +42,7 @@ from myna.engines.base import (
 )
 
 REPORT_S = 0.1
+POLL_MS = 10
 SWITCH_INTERVAL_S = 0.0005  # the loop gets the interpreter lock back ten times sooner than by default
 
 # From the engines' tree and the devices' errors to the wire's codes.
@@ -66,7 +67,9 @@ def answer_of(identity: int, error: Exception | None, **results: Any) -> Answer:
     facts = dict(getattr(error, "facts", {}))
     if isinstance(error, OutOfMemory):
         facts["reason"] = "out_of_memory"
-    message = str(error) if code != "internal" else f"A bug of ours ended this: {type(error).__name__}. The log tells more."
+    message = str(error)
+    if code == "internal":
+        message = f"A bug of ours ended this: {type(error).__name__}. The log tells more."
     return Answer(id=identity, code=code, message=message, facts=facts)
 
 
@@ -74,10 +77,11 @@ class Worker:
     """Speaks with the supervisor on the main thread; everything else is the session's."""
 
     def __init__(self, endpoint: str, name: str) -> None:
-        self._link = zmq.Context.instance().socket(zmq.PAIR)
+        self._link: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
         self._link.setsockopt(zmq.LINGER, 500)
         self._link.connect(endpoint)
-        self._words: deque[Word] = deque()
+        self._words: deque[Said] = deque()
+        self._answers: deque[tuple[int, Exception | None, dict[str, Any]]] = deque()
         self._changed = threading.Event()
         self._session = LiveSession(name, self._changed.set)
         self._session.log = lambda level, message: self._words.append(Said(level=level, message=message))
@@ -87,16 +91,19 @@ class Worker:
         """Until told to stop."""
         next_report = 0.0
         while not self._ending:
-            if self._link.poll(10 if self._words or self._changed.is_set() else 20):
+            busy = self._words or self._answers or self._changed.is_set()
+            if self._link.poll(0 if busy else POLL_MS):
                 self._take(decode_order(self._link.recv()))
+            answers = [self._answers.popleft() for _ in range(len(self._answers))]
             now = time.monotonic()
-            changed = self._changed.is_set()
+            # The state goes first, so that who waits for an answer sees what it led to.
+            changed = self._changed.is_set() or bool(answers)
             if changed or now >= next_report:
                 self._changed.clear()
-                self._say(
-                    Report(status=self._session.status(), changed=changed, gate_open=self._session.gate_open)
-                )
+                self._say(Report(status=self._session.status(), changed=changed, gate_open=self._session.gate_open))
                 next_report = now + REPORT_S
+            for identity, error, results in answers:
+                self._say(answer_of(identity, error, **results))
             while self._words:
                 self._say(self._words.popleft())
         self._link.close()
@@ -114,12 +121,7 @@ class Worker:
         if isinstance(order, Configure):
             session.configure(order.config, lambda error: self._answer(identity, error))
         elif isinstance(order, Record):
-            try:
-                reply = session.record(order.path, order.source)
-            except Exception as error:
-                self._answer(identity, error)
-            else:
-                self._answer(identity, None, record=reply)
+            session.record(order.path, order.source, lambda got: self._answer_value(identity, got))
         elif isinstance(order, MeasureLatency):
             session.measure_latency(order.request, lambda got: self._answer_value(identity, got))
         elif isinstance(order, Check):
@@ -130,18 +132,19 @@ class Worker:
             self._say(Answer(id=identity))
             self._ending = True
 
-    def _answer_value(self, identity: int, got: LatencyReply | CheckReply | Exception) -> None:
+    def _answer_value(self, identity: int, got: LatencyReply | CheckReply | RecordReply | Exception) -> None:
         if isinstance(got, Exception):
             self._answer(identity, got)
         elif isinstance(got, LatencyReply):
             self._answer(identity, None, latency=got)
-        else:
+        elif isinstance(got, CheckReply):
             self._answer(identity, None, check=got)
+        else:
+            self._answer(identity, None, record=got)
 
     def _answer(self, identity: int, error: Exception | None, **results: Any) -> None:
-        # The state goes first, so that who waits for the answer sees what it led to.
-        self._words.append(Report(status=self._session.status(), changed=True))
-        self._words.append(answer_of(identity, error, **results))
+        """From any thread, the loop's too: the main thread makes words of it."""
+        self._answers.append((identity, error, results))
 
 
 def hold_the_lock(shortest_ms: float, longest_ms: float) -> None:
