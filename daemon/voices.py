@@ -71,9 +71,7 @@ def inspect_in_child(path: Path, timeout_s: float = INSPECT_TIMEOUT_S) -> Inspec
     command = [sys.executable, "-m", "myna.engines.rvc.inspect", str(path)]
     name = _printable(path.name)
     try:
-        child = subprocess.run(
-            command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-        )
+        child = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
         raise MynaError(
             "model_unusable", f"{name} could not be read within {timeout_s:.0f} s.", path=str(path)
@@ -257,9 +255,7 @@ class VoiceLibrary:
                     asset=role,
                     where=str(path),
                 )
-        return VoiceAsset(
-            id=voice, engine=entry.engine, files={**shared, **files}, defaults=dict(entry.defaults)
-        )
+        return VoiceAsset(id=voice, engine=entry.engine, files={**shared, **files}, defaults=dict(entry.defaults))
 
     def revision(self, voice: str) -> str:
         """A key for what is loaded: changes when a file of the voice, or a shared model, does."""
@@ -290,9 +286,7 @@ class VoiceLibrary:
         by_fold = {k.casefold(): k for k in known}
         near = [by_fold[m] for m in difflib.get_close_matches(voice.casefold(), by_fold, n=3, cutoff=0.5)]
         hint = f" Did you mean {near[0]}?" if near else " `myna voices list` shows what there is."
-        raise MynaError(
-            "not_found", f"There is no voice {_printable(voice)!r}.{hint}", voice=voice, near=near
-        )
+        raise MynaError("not_found", f"There is no voice {_printable(voice)!r}.{hint}", voice=voice, near=near)
 
     def _info(self, voice: str, *, thorough: bool) -> VoiceInfo:
         if voice in self._built_in:
@@ -318,9 +312,7 @@ class VoiceLibrary:
         problems = list(entry.problems)
         if entry.engine not in self._specs:
             problems.append(f"its engine {entry.engine} is not installed")
-        problems += [
-            f"its {role} is gone" for role, f in entry.files.items() if not (folder / f.name).is_file()
-        ]
+        problems += [f"its {role} is gone" for role, f in entry.files.items() if not (folder / f.name).is_file()]
         if thorough and not problems:
             problems += self._engine_problems(voice)
         source = entry.files["model"].source_name if "model" in entry.files else ""
@@ -375,9 +367,7 @@ class VoiceLibrary:
             if wanted is not None and not wanted.is_file():
                 raise MynaError("not_found", f"There is no file {_printable(str(wanted))}.", path=str(wanted))
         if id is not None and id != voice_id(id):
-            raise MynaError(
-                "bad_request", f"{_printable(id)!r} can't be a voice's id; {voice_id(id)!r} can.", id=id
-            )
+            raise MynaError("bad_request", f"{_printable(id)!r} can't be a voice's id; {voice_id(id)!r} can.", id=id)
         if path.suffix.lower() == INDEX_SUFFIX:
             return self._add_index(path, id)
         if path.suffix.lower() not in MODEL_SUFFIXES:
@@ -400,9 +390,7 @@ class VoiceLibrary:
             self._must_be_index(index)
         return self._add_voice(id or voice_id(path.stem), path, index, found, replace)
 
-    def _add_voice(
-        self, voice: str, path: Path, index: Path | None, found: Inspection, replace: bool
-    ) -> VoiceInfo:
+    def _add_voice(self, voice: str, path: Path, index: Path | None, found: Inspection, replace: bool) -> VoiceInfo:
         if voice in self._built_in:
             raise MynaError("refused", f"{voice} is a built-in voice. Choose another id.", id=voice)
         twin = next((i for i in self.ids() if i.casefold() == voice.casefold() and i != voice), None)
@@ -468,8 +456,14 @@ class VoiceLibrary:
         return self._info(voice, thorough=False)
 
     def _must_be_index(self, path: Path) -> None:
+        name = _printable(path.name)
         if path.suffix.lower() != INDEX_SUFFIX or path.stat().st_size == 0:
-            raise MynaError("model_unusable", f"{_printable(path.name)} is no index.", path=str(path))
+            raise MynaError("model_unusable", f"{name} is no index.", path=str(path))
+        found = self._inspect(path)
+        if found.kind != "index":
+            raise MynaError("model_unusable", f"{name} is no index, but {found.kind}.", path=str(path))
+        if found.problems:
+            raise MynaError("model_unusable", f"{name} can't be used: {'; '.join(found.problems)}.", path=str(path))
 
     def _add_asset(self, path: Path, found: Inspection, replace: bool) -> VoiceInfo:
         role = found.kind
@@ -478,9 +472,7 @@ class VoiceLibrary:
         same = present is not None and _sha256(present) == _sha256(path)
         if present is not None and not same:
             if not replace:
-                raise MynaError(
-                    "refused", f"There is another {role} already. Replace it if you mean to.", asset=role
-                )
+                raise MynaError("refused", f"There is another {role} already. Replace it if you mean to.", asset=role)
             self._refuse_in_use(role)
         if not same:
             with _state_errors(self.assets_dir), self._lock:
@@ -569,9 +561,7 @@ class VoiceLibrary:
                 except MynaError as error:
                     found = Inspection(kind="unknown", engine=entry.engine, problems=(error.message,))
                 if found.kind != "voice" and not found.problems:
-                    found = Inspection(
-                        kind=found.kind, engine=entry.engine, problems=("its model is no voice",)
-                    )
+                    found = Inspection(kind=found.kind, engine=entry.engine, problems=("its model is no voice",))
                 entry.engine, entry.facts = found.engine, dict(found.facts)
                 entry.problems = list(found.problems)
             file.sha256, file.size, file.mtime_ns = digest, now.st_size, now.st_mtime_ns
@@ -681,9 +671,7 @@ def _check_values(values: Mapping[str, Scalar], allowed: frozenset[str] | None) 
     for key, value in values.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            problems.append(
-                f"{key}: no parameter of this voice" + (f"; did you mean {near[0]}?" if near else "")
-            )
+            problems.append(f"{key}: no parameter of this voice" + (f"; did you mean {near[0]}?" if near else ""))
         elif value is not None:
             try:
                 msgspec.convert({key: value}, LiveSettings)

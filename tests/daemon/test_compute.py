@@ -224,7 +224,8 @@ def test_chunk_sizes(memory_mb: int | None, precision: str, expected: float) -> 
 # --- parsers never raise --------------------------------------------------------------------------------
 
 GARBAGE = ["", "\n\n", "{", "[", "null", "[1, null, {}]", '{"card0": 3, "gpu_data": {}}', "0, x", ",,,,,,,",
-           "\0\ufffd", "a" * 5000, '{"card0": {"VRAM Total Memory (B)": "?"}}', '[{"gpu": "0"}]', "<a><b></a>", '0, "x']  # fmt: skip
+           "\0\ufffd", "a" * 5000, '{"card0": {"VRAM Total Memory (B)": "?"}}', '[{"gpu": "0"}]', "<a><b></a>",
+           '0, "x']  # fmt: skip
 
 
 @pytest.mark.parametrize("text", GARBAGE)

@@ -42,8 +42,10 @@ FORMANT = spec(
 
 
 def inspector(path: Path) -> Inspection:
-    """Reads the kind from the first word of the file."""
+    """Reads the kind from the first word of the file; an index is one by its name, unless it says `rmvpe`."""
     word = path.read_bytes().split()[0].decode()
+    if path.suffix == ".index" and word not in ("broken", "rmvpe"):
+        return Inspection(kind="index", problems=("it is empty",) if word == "hollow" else ())
     if word == "broken":
         raise MynaError("model_unusable", "it is damaged", path=str(path))
     facts = {"rate_hz": 40_000, "version": "v2", "speakers": None, "content": path.read_text()}
@@ -243,7 +245,8 @@ def test_an_index_finds_its_voice_by_name(make: Make, source: Source, busy: dict
     refused("bad_request", lambda: library.add(source("zzz.index", "y")))
     refused("not_found", lambda: library.add(source("zzz.index", "y"), id="nobody"))
     refused("refused", lambda: library.add(source("zzz.index", "y"), id="formant"))
-    refused("model_unusable", lambda: library.add(source("ana.index", "")))
+    for text in ("", "broken x", "rmvpe x", "hollow x"):
+        refused("model_unusable", lambda text=text: library.add(source("ana.index", text)))
     busy["ana"] = "busy:live"
     refused("busy", lambda: library.add(source("ana.index", "z")))
 
@@ -269,9 +272,7 @@ def test_what_is_no_voice(make: Make, source: Source, tmp_path: Path) -> None:
     assert library.ids() == ["formant", "neutral"]
 
 
-def test_removal_is_refused_while_in_use(
-    make: Make, source: Source, busy: dict[str, str], tmp_path: Path
-) -> None:
+def test_removal_is_refused_while_in_use(make: Make, source: Source, busy: dict[str, str], tmp_path: Path) -> None:
     library = make()
     library.add(source("a.pth"))
     refused("refused", lambda: library.remove("formant"))
@@ -415,9 +416,7 @@ def test_the_child_tells_what_a_file_is(monkeypatch: pytest.MonkeyPatch, tmp_pat
         monkeypatch.setattr(subprocess, "run", run)
         return lambda: inspect_in_child(tmp_path / "a.pth", timeout_s=5.0)
 
-    good = (
-        'print("a warning"); print(\'{"kind": "voice", "facts": {"f0": true, "x": [1]}, "problems": ["p"]}\')'
-    )
+    good = 'print("a warning"); print(\'{"kind": "voice", "facts": {"f0": true, "x": [1]}, "problems": ["p"]}\')'
     assert as_child(good)() == Inspection(kind="voice", engine="rvc", facts={"f0": True}, problems=("p",))
     assert "pip install" in str(refused("missing_asset", as_child("import no_such_thing_at_all")))
     assert "boom" in str(refused("model_unusable", as_child("raise RuntimeError('boom')")))
