@@ -123,9 +123,7 @@ class Reader(Protocol):
 
 def name_for_humans(path: Path) -> str:
     """The file's name as it can be printed: undecodable bytes and line breaks are escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in path.name
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in path.name)
 
 
 def _fault(code: str, path: Path, text: str, **facts: object) -> MediaError:
@@ -189,9 +187,7 @@ def _reading_error(path: Path, error: OSError) -> MediaError:
     if number in (errno.EISDIR, errno.ENXIO, errno.ELOOP):
         return _fault("not_a_file", path, "is not a plain file.", errno=number)
     if number in (errno.EACCES, errno.EPERM):
-        return _fault(
-            "unreadable", path, "may not be read by this user. Change its permissions.", errno=number
-        )
+        return _fault("unreadable", path, "may not be read by this user. Change its permissions.", errno=number)
     return _fault("unreadable", path, f"could not be read: {error.strerror}.", errno=number)
 
 
@@ -250,9 +246,7 @@ def open_reader(path: str | os.PathLike[str]) -> Reader:
                 raise
             known = head.startswith(_MAGIC) or head[4:8] == b"ftyp"
             if known:
-                raise _fault("corrupt", path, "is damaged: nothing in it can be decoded.") from (
-                    first or error
-                )
+                raise _fault("corrupt", path, "is damaged: nothing in it can be decoded.") from (first or error)
             raise
     except BaseException:
         raw.close()
@@ -874,9 +868,7 @@ class Writer:
             # Told now, not after an hour of work at the rename.
             raise _writing_error(self.path, OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)))
         self._part = self.path.with_name(f"{PART_PREFIX}{token or secrets.token_hex(8)}{PART_SUFFIX}")
-        flags = (
-            os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._part, flags, 0o666)
@@ -901,9 +893,7 @@ class Writer:
             return _SoundfileEncoder(target, rate_hz, self.format, tags)
         except _FAILURES as error:
             self._check()
-            raise _fault(
-                "unsupported", self.path, f"can't be {self.format} at {rate_hz} Hz: {error}"
-            ) from error
+            raise _fault("unsupported", self.path, f"can't be {self.format} at {rate_hz} Hz: {error}") from error
 
     def _check(self) -> None:
         if self._file.error is not None:
