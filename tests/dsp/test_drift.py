@@ -1,0 +1,87 @@
+"""Clock model and drift controller, simulated over hours."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from myna.dsp.drift import ClockModel, DriftController
+
+Drift = Callable[[float], float]
+DRIFTS: dict[str, Drift] = {
+    "plus": lambda t: 300.0,
+    "minus": lambda t: -300.0,
+    "step": lambda t: 300.0 if (t // 600) % 2 else -300.0,
+    "swinging": lambda t: 300.0 * math.sin(t / 97.0),
+}
+
+
+@pytest.mark.parametrize("ppm", [-300.0, 0.0, 37.0, 300.0])
+def test_the_line_is_smooth_and_true(ppm: float) -> None:
+    """Callbacks up to 4 ms late on a clock that is off by `ppm`: the line wobbles by less than 0.3 ms."""
+    rng, clock = np.random.default_rng(5), ClockModel(48000.0)
+    true_rate = 48000.0 * (1 + 1e-6 * ppm)
+    errors = []
+    for turn in range(1, 12000):
+        time_ns = 1e9 * 480 * turn / true_rate
+        clock.update(int(time_ns + 4e6 * rng.random()) + 10**15, 480 * turn)
+        if turn > 6000:
+            errors.append(clock.frames_at(int(time_ns) + 10**15) - 480 * turn)
+    assert clock.locked
+    assert clock.jumps == 0
+    assert np.ptp(errors) < 0.0003 * 48000 * 2
+    assert clock.drift_ppm == pytest.approx(ppm, abs=40.0)
+    assert clock.time_ns_at(clock.frames_at(10**15)) == pytest.approx(1e15, abs=1000)
+
+
+def test_a_jump_is_taken_and_an_outlier_is_not() -> None:
+    clock = ClockModel(48000.0)
+    for turn in range(500):
+        clock.update(turn * 10_000_000, turn * 480)
+    clock.update(500 * 10_000_000 + 300_000_000, 500 * 480)
+    assert clock.jumps == 0
+    for turn in range(501, 800):  # an hour of suspend
+        clock.update(3_600_000_000_000 + turn * 10_000_000, turn * 480)
+    assert clock.jumps == 1
+    assert clock.frames_at(3_600_000_000_000 + 799 * 10_000_000) == pytest.approx(799 * 480, abs=1.0)
+
+
+@pytest.mark.parametrize("name", sorted(DRIFTS))
+@pytest.mark.parametrize("jitter_ms", [0.0, 1.0])
+def test_the_level_is_held_within_2_ms_for_hours(name: str, jitter_ms: float) -> None:
+    rng, dt, target = np.random.default_rng(7), 0.1, 960.0
+    control = DriftController(48000.0, target)
+    level, worst, fastest, before, drift = target, 0.0, 0.0, 0.0, DRIFTS[name]
+    for turn, noise in enumerate((48.0 * jitter_ms * rng.uniform(-1, 1, int(2 * 3600 / dt))).tolist()):
+        t = turn * dt
+        ppm = control.update(level + noise, dt)
+        level += 48000.0 * dt * 1e-6 * (ppm - drift(t))
+        assert abs(ppm) <= 1000.0  # 1.73 cents
+        fastest, before = max(fastest, abs(ppm - before) / dt), ppm
+        if t > 30:
+            worst = max(worst, abs(level - target) / 48.0)
+    assert worst < 2.0
+    assert fastest <= 400.0 + 1e-6
+
+
+def test_a_level_far_off_comes_back_without_overshoot_beyond_2_ms() -> None:
+    """50 ms too full: 1 ms a second at most, and the integrator does not wind up meanwhile."""
+    control, level = DriftController(48000.0, 960.0), 960.0 + 50 * 48.0
+    lowest = level
+    for _ in range(2000):
+        level += 4800.0 * 1e-6 * control.update(level, 0.1)
+        lowest = min(lowest, level)
+    assert level == pytest.approx(960.0, abs=2.0)
+    assert lowest > 960.0 - 2 * 48.0
+
+
+def test_reset_can_keep_what_was_learned() -> None:
+    control, level = DriftController(48000.0, 960.0), 960.0
+    for _ in range(1000):
+        level += 4800.0 * 1e-6 * (control.update(level, 0.1) - 200.0)
+    control.reset(keep_drift=True)
+    assert control.ppm == pytest.approx(200.0, abs=5.0)
+    control.reset()
+    assert control.ppm == 0.0
+    assert control.update(math.nan, 0.1) == 0.0
