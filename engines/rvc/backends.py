@@ -353,7 +353,11 @@ class Choice:
     notes: tuple[str, ...]
 
 
-def choose(placement: Placement, networks: Sequence[tuple[Network, Sequence[Shape]]]) -> Choice:
+def choose(
+    placement: Placement,
+    networks: Sequence[tuple[Network, Sequence[Shape]]],
+    prepare: Callable[[], None] | None = None,
+) -> Choice:
     """The backend that a placement asks for; for `auto` the fastest that passes the check against eager.
 
     On an accelerator that is torch. On the CPU, `auto` weighs OpenVINO in bf16 (where the CPU has it), OpenVINO in
@@ -363,6 +367,8 @@ def choose(placement: Placement, networks: Sequence[tuple[Network, Sequence[Shap
     Args:
         placement: What was asked.
         networks: What is to run, with the shapes to try.
+        prepare: Exports and checks into the cache, in another process; called at most once, and only if that has
+            not been done before. None: done here.
     """
     device = placement.device
     if device != "cpu":
@@ -383,10 +389,19 @@ def choose(placement: Placement, networks: Sequence[tuple[Network, Sequence[Shap
             backend=placement.backend,
         )
     fallbacks: list[str] = []
+    prepared = False
     for kind, precision in candidates:
         try:
             backend = kind(precision, placement.threads, placement.cache_dir)
-            worst, faster = _checked(backend, eager, networks, placement.cache_dir)
+            known = _verdict(backend, networks, placement.cache_dir)
+            if known is None and prepare is not None:
+                if not prepared:
+                    prepared = True
+                    prepare()
+                known = _verdict(backend, networks, placement.cache_dir)
+                if known is None:
+                    raise BackendUnavailable("its exports could not be kept on disk")
+            worst, faster = known or _checked(backend, eager, networks, placement.cache_dir)
         except BackendUnavailable as error:
             fallbacks.append(f"not {kind.name} {precision}: {error}")
             continue
@@ -402,19 +417,33 @@ def choose(placement: Placement, networks: Sequence[tuple[Network, Sequence[Shap
     return Choice(eager, tuple(fallbacks), ())
 
 
+def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path) -> Path:
+    """Where the verdict over these networks on this machine is kept."""
+    machine = [backend.name, backend.precision, has_amx(), os.cpu_count(), torch.__version__, _version(backend)]
+    text = json.dumps(machine) + "".join(n.key + n.role for n, _ in networks)
+    return cache_dir / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.verdict.json"
+
+
+def _verdict(
+    backend: Backend, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path | None
+) -> tuple[float, float] | None:
+    """Worst SNR and speed against torch as found earlier, if the exports are still there too."""
+    if cache_dir is None:
+        return None
+    suffix = ".bin" if backend.name == "openvino" else ".onnx"
+    if not all((cache_dir / f"{n.key}-{n.role}{suffix}").is_file() for n, _ in networks):
+        return None
+    try:
+        told = json.loads(_verdict_path(backend, networks, cache_dir).read_text("utf-8"))
+        return float(told["snr_db"]), float(told["speed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _checked(
     backend: Backend, eager: Eager, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path | None
 ) -> tuple[float, float]:
-    """The worst SNR over all networks and the speed against torch, from an earlier verdict where there is one."""
-    text = json.dumps(
-        [backend.name, backend.precision, has_amx(), os.cpu_count(), torch.__version__, _version(backend)]
-    )
-    key = hashlib.sha256((text + "".join(n.key + n.role for n, _ in networks)).encode()).hexdigest()[:32]
-    path = None if cache_dir is None else cache_dir / f"{key}.verdict.json"
-    if path is not None:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(path.read_text("utf-8"))
-            return float(told["snr_db"]), float(told["speed"])
+    """Measure the worst SNR over all networks and the speed against torch, and keep the verdict."""
     worst, ours, theirs = float("inf"), 0.0, 0.0
     for network, shapes in networks:
         inputs = examples(network, shapes)
@@ -423,11 +452,12 @@ def _checked(
         ours += _fastest(stage, inputs)
         theirs += _fastest(reference, inputs)
     speed = theirs / max(ours, 1e-9)
-    if path is not None:
+    if cache_dir is not None:
+        path = _verdict_path(backend, networks, cache_dir)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             beside = path.with_suffix(f".{os.getpid()}.part")
-            beside.write_text(json.dumps({"snr_db": min(worst, 999.0), "speed": speed}), "utf-8")
+            beside.write_text(json.dumps({"snr_db": max(min(worst, 999.0), -999.0), "speed": speed}), "utf-8")
             os.replace(beside, path)
     return worst, speed
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from . import embedder as embedder_file
 from . import hubert
 from .backends import Choice, Eager, Stage, choose, examples, give_memory_back
 from .checkpoint import VoiceFile, content_hash, open_voice
+from .export import elsewhere
 from .geometry import FORMANT_LIMIT
 from .needs import required
 from .networks import AudioOf, LatentOf, Network, Shape
@@ -32,13 +34,16 @@ _KEPT_STAGES = 2  # of a network: the block length in use and the one that is to
 class Models:
     """A voice's networks, ready to be asked for stages of any shape. One owner; not thread-safe."""
 
-    def __init__(self, asset: VoiceAsset, placement: Placement, *, backend: str | None = None) -> None:
+    def __init__(
+        self, asset: VoiceAsset, placement: Placement, *, backend: str | None = None, here: bool = False
+    ) -> None:
         """Open the voice and the models that it shares.
 
         Args:
             asset: `model`, optionally `index`; `embedder` and, for RMVPE, `rmvpe`.
             placement: Where to compute.
             backend: Overrides the placement's.
+            here: Export in this process; otherwise a child does, wherever there is a cache to hand it over in.
 
         Raises:
             ModelUnusable: a file is missing, damaged or of another kind.
@@ -83,7 +88,7 @@ class Models:
         self._stages: OrderedDict[tuple[str, tuple[Shape, ...]], Stage] = OrderedDict()
         self.notes: list[str] = list(self.voice.notes)
         self.index: Retrieval | None = self._index()
-        self.choice: Choice = self._choose(backend)
+        self.choice: Choice = self._choose(backend, here)
         self._bytes = sum(t.nbytes for t in self.voice.weights.values())
 
     def _index(self) -> Retrieval | None:
@@ -97,7 +102,7 @@ class Models:
             self.notes.append(f"without retrieval: {error}")
             return None
 
-    def _choose(self, backend: str | None) -> Choice:
+    def _choose(self, backend: str | None, here: bool) -> Choice:
         placement = self.placement
         if backend is not None:
             placement = Placement(
@@ -116,7 +121,10 @@ class Models:
         ]
         if self.pitch is not None:
             networks.append((self.pitch, [(1, 128, 2 * rmvpe.MULTIPLE)]))
-        choice = choose(placement, networks)
+        prepare = None
+        if not here and placement.cache_dir is not None:
+            prepare = partial(elsewhere, self.asset, placement)
+        choice = choose(placement, networks, prepare)
         if choice.backend.name != "eager":
             for network, _ in networks:
                 network.release()
