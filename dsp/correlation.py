@@ -86,7 +86,7 @@ def find_lag(recording: Block, sound: Block, rate_hz: int) -> Match | None:
     """
     if len(recording) < len(sound) or not np.isfinite(recording).all():
         return None
-    return _match(cross_correlation(recording, sound)[: len(recording) - len(sound) + 1], rate_hz)
+    return _match(_scores(recording, sound, len(recording) - len(sound)), rate_hz)
 
 
 def find_bursts(
@@ -127,10 +127,10 @@ def find_bursts(
         if len(heard) < len(burst):
             matches.append(None)
             continue
-        scores = cross_correlation(heard, burst)[: len(heard) - len(burst) + 1][: longest + 1]
+        scores = _scores(heard, burst, min(longest, len(heard) - len(burst)))
         matches.append(_match(scores, rate_hz))
         folded = np.zeros(len(envelope) * step)
-        folded[: len(scores)] = np.abs(scores)
+        folded[: len(scores) - _SINC] = np.abs(scores[_SINC:])
         envelope += folded.reshape(-1, step).max(axis=1)
     found = [m for m in matches if m is not None and m.peak_over_floor_db >= LEAST_PEAK_DB]
     delays = [1000.0 * m.lag_frames / rate_hz for m in found]
@@ -151,16 +151,24 @@ def find_bursts(
     )
 
 
+def _scores(recording: Block, sound: Block, most_lag: int) -> NDArray[np.float64]:
+    """Cross-correlation for lags −_SINC..most_lag: a peak at lag 0 can be refined only from both its sides."""
+    early = np.concatenate([np.zeros(_SINC, np.float32), recording])
+    return cross_correlation(early, sound)[: _SINC + most_lag + 1]
+
+
 def _match(scores: NDArray[np.float64], rate_hz: int) -> Match | None:
-    size = np.abs(scores)
+    size = np.abs(scores[_SINC:])
     peak = int(np.argmax(size))
     if size[peak] <= 0.0:
         return None
     beside = max(1, round(rate_hz * _BESIDE_MS / 1000.0))
-    rest = np.concatenate([scores[: max(0, peak - beside)], scores[peak + beside + 1 :]])
+    rest = np.concatenate([size[: max(0, peak - beside)], size[peak + beside + 1 :]])
     floor = float(np.sqrt(np.mean(np.square(rest)))) if len(rest) else 0.0
     over = 20.0 * np.log10(size[peak] / max(floor, 1e-10 * size[peak]))
-    return Match(_refined(scores * np.sign(scores[peak]), peak), float(over), bool(scores[peak] < 0.0))
+    inverted = bool(scores[_SINC + peak] < 0.0)
+    lag = _refined(-scores if inverted else scores, _SINC + peak) - _SINC
+    return Match(max(0.0, lag), float(over), inverted)
 
 
 def _refined(scores: NDArray[np.float64], peak: int) -> float:
@@ -174,4 +182,4 @@ def _refined(scores: NDArray[np.float64], peak: int) -> float:
     left, middle, right = fine[top - 1 : top + 2]
     bend = left - 2.0 * middle + right
     shift = 0.5 * (left - right) / bend if bend < 0.0 else 0.0
-    return float(np.clip(grid[top] + np.clip(shift, -1.0, 1.0) / 16.0, 0.0, None))
+    return float(grid[top] + np.clip(shift, -1.0, 1.0) / 16.0)

@@ -10,7 +10,7 @@ from myna.dsp.stage import Block
 _HOP_MS = 5.0
 _OVERLAP = 4  # hops a window
 _FLOOR_DB = -24.0
-_SILENT = 1e-10  # mean square of a window, −100 dBFS: digital silence says nothing about the room's noise
+_SILENT = 1e-10  # mean square of a hop, −100 dBFS: digital silence says nothing about the room's noise
 _MOST = 4.0  # +12 dB: input beyond is clipped, so that no square overflows
 
 # The tracker's constants are for its authors' hop of 8 ms; smoothing is by time here.
@@ -74,13 +74,10 @@ class SpectralDenoise:
         self._past = np.concatenate((self._past[self._hop :], np.clip(hop, -_MOST, _MOST)))
         spectrum = np.fft.rfft(self._past * self._window)
         power = np.square(np.abs(spectrum), dtype=np.float64)
-        if float(np.mean(np.square(self._past))) < _SILENT:
-            self._whole = -_OVERLAP
-            self._clean[:] = 0.0
-        else:
-            self._whole += 1
-            if self._whole >= 0:
-                self._track(power)
+        sounds = float(np.mean(np.square(self._past[-self._hop :]))) >= _SILENT
+        self._whole = self._whole + 1 if sounds else -_OVERLAP
+        if self._whole >= 0:
+            self._track(power)
         gain = self._gain(power) if self._learned else np.ones_like(power)
         made = np.fft.irfft(spectrum * gain, self._size).astype(np.float32) * self._window
         self._sum = np.concatenate((self._sum[self._hop :], np.zeros(self._hop, np.float32)))

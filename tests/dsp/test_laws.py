@@ -12,6 +12,7 @@ from myna.dsp.finite import Finite
 from myna.dsp.gate import Gate
 from myna.dsp.limiter import Limiter
 from myna.dsp.stage import Stage
+from myna.dsp.swap import Swap
 
 RATES = (16000, 44100, 48000)
 
@@ -38,6 +39,7 @@ def _stages(rate: int) -> dict[str, MakeStage]:
         "ramp": lambda: _moving_ramp(rate),
         "reblocker": lambda: Reblocker(rate // 100, lambda hop: hop * np.float32(0.5)),
         "reblocker-1": lambda: Reblocker(1, lambda hop: hop.copy()),
+        "swap": lambda: Swap(DelayLine(55), 480),
     }
 
 
