@@ -61,8 +61,9 @@ def test_any_split_gives_the_same_crossfade() -> None:
         swap = Swap(DelayLine(0), FADE, 100)
         swap.replace(DelayLine(33))
         results.append(_run(swap, sound, size))
-    np.testing.assert_array_equal(results[0], results[1])
-    np.testing.assert_array_equal(results[0], results[2])
+    # In a block's rest after the fade, old + (new − old) is new but for rounding.
+    np.testing.assert_allclose(results[0], results[1], atol=1e-7)
+    np.testing.assert_allclose(results[0], results[2], atol=1e-7)
 
 
 def test_a_replacement_of_a_replacement_retires_the_one_never_heard() -> None:
