@@ -417,6 +417,12 @@ class ConfigSet(Message, frozen=True, kw_only=True):
     values: dict[str, bool | int | float | str | None]
 
 
+class DoctorRequest(Message, frozen=True, kw_only=True):
+    """Asks what is wrong; with `simulate`, only what would be said of computing on a recorded machine."""
+
+    simulate: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+
+
 class Finding(Message, frozen=True, kw_only=True):
     """One finding of `doctor`."""
 
@@ -635,7 +641,7 @@ METHODS: dict[str, tuple[type[Message], type[Message]]] = {
     "models.list": (Empty, ModelsReply),
     "models.unload": (ModelUnload, UnloadReply),
     "memory.flush": (FlushRequest, FlushReply),
-    "doctor": (Empty, DoctorReply),
+    "doctor": (DoctorRequest, DoctorReply),
     "traces": (Empty, TracesReply),
     "config.get": (ConfigGet, ConfigReply),
     "config.set": (ConfigSet, ConfigReply),

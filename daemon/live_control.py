@@ -110,6 +110,12 @@ class LiveControl:
         """Voices that a running session speaks with."""
         return {s.config.voice.id for s in self._sessions.values() if s.config is not None}
 
+    def roles_in_use(self) -> set[str]:
+        """Roles of the shared models that running sessions read: embedder, rmvpe."""
+        return {
+            role for s in self._sessions.values() if s.config is not None for role in s.config.voice.files
+        } - {"model", "index"}
+
     def accelerators_in_use(self) -> set[str]:
         """Compute devices other than the CPU that live sessions use."""
         used = {s.config.placement.device for s in self._sessions.values() if s.config is not None}

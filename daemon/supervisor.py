@@ -22,10 +22,12 @@ from myna.control.contract import (
     DevicesReply,
     DevicesTest,
     DoctorReply,
+    DoctorRequest,
     Empty,
     FlushReply,
     FlushRequest,
     FlushRow,
+    JobsList,
     Message,
     ModelInfo,
     ModelsReply,
@@ -41,7 +43,7 @@ from myna.control.contract import (
     Warning_,
 )
 from myna.control.errors import MynaError
-from myna.daemon import doctor
+from myna.daemon import compute_probe, doctor
 from myna.daemon.audio.enumerate import list_in_child
 from myna.daemon.audio.trial import try_in_child
 from myna.daemon.instance import InstanceLock
@@ -219,7 +221,7 @@ class Supervisor:
             "models.list": lambda m: ModelsReply(models=self._models()),
             "models.unload": self._unload,
             "memory.flush": self._flush,
-            "doctor": lambda m: self._later(self._doctor),
+            "doctor": lambda m: self._later(lambda: self._doctor(m)),
             "traces": lambda m: self.jobs.traces(),
             "config.get": self._get_config,
             "config.set": self._set_config,
@@ -286,7 +288,11 @@ class Supervisor:
         return self.voices.preset(request.voice, request.values)
 
     def _voice_in_use(self, voice: str) -> str | None:
-        return "busy:live" if voice in self.live.voices_in_use() else None
+        """Why a voice, or a shared model by its role, may not go now."""
+        if voice in self.live.voices_in_use() or voice in self.live.roles_in_use():
+            return "busy:live"
+        running = self.jobs.list(JobsList(states=("running",))).jobs
+        return "busy:job" if any(job.voice == voice for job in running) else None
 
     def _models(self) -> tuple[ModelInfo, ...]:
         return (*self.live.models(), *self.jobs.models())
@@ -329,7 +335,10 @@ class Supervisor:
 
         return self._later(flush)
 
-    def _doctor(self) -> DoctorReply:
+    def _doctor(self, request: DoctorRequest) -> DoctorReply:
+        if request.simulate is not None:
+            found = compute_probe.simulate(request.simulate)
+            return DoctorReply(findings=tuple(found), healthy=all(each.level != "error" for each in found))
         return doctor.examine(
             state=self.state, settings=self.settings, voices=self.voices, sessions=self.live.statuses()
         )

@@ -1,26 +1,34 @@
 """`myna doctor`: what is wrong, and how to mend it."""
 
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from myna.control.cli import launch, output
 from myna.control.cli.options import Json, connect
 from myna.control.connection import private_dir, state_dir
-from myna.control.contract import DoctorReply, Empty, Finding
+from myna.control.contract import DoctorReply, DoctorRequest, Finding
 from myna.control.errors import Exit, MynaError
 
 _MARKS = {"ok": "ok  ", "info": "info", "warning": "warn", "error": "FAIL"}
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    simulate: Annotated[
+        str | None,
+        typer.Option("--simulate", metavar="CASE", help="What would be said of computing on a recorded machine."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Find what is wrong and how to mend it; exit code 1 if something needed fails. Works without a daemon."""
-    findings = list(_own())
+    findings = [] if simulate else list(_own())
     try:
         with connect() as client:
-            reply = client.call("doctor", Empty(), DoctorReply)
+            reply = client.call("doctor", DoctorRequest(simulate=simulate), DoctorReply)
         findings += reply.findings
     except MynaError as error:
+        if simulate:
+            raise
         findings.append(
             Finding(
                 area="daemon",
