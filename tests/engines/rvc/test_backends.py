@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tiny_models import PLAIN, asset
 
@@ -135,13 +136,28 @@ def test_unknown_backends_and_absent_devices_are_refused(models: Models) -> None
         choose(Placement(device="cuda:7"), [])
 
 
-def test_a_full_disk_costs_time_only(models: Models, tmp_path: Path) -> None:
+def test_a_full_disk_costs_time_only(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    network, shapes = all_of(models)[0]
+    network = Network("small", "0", lambda: torch.nn.Conv1d(2, 2, 3), (np.zeros((1, 2, 10), np.float32),))
     for kind in (OpenVino, OnnxRuntime):
-        out = kind("fp32", 1, blocked / "cache").stage(network, shapes)(*examples(network, shapes))
-        assert np.isfinite(out).all()
+        stage = kind("fp32", 1, blocked / "cache").stage(network, [(1, 2, 20)])
+        assert stage(*examples(network, [(1, 2, 20)])).shape == (1, 2, 18)
+
+
+def test_a_failed_export_falls_back_with_its_reason(models: Models, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def fails() -> None:
+        calls.append(1)
+        raise BackendUnavailable("its networks could not be exported: no space left")
+
+    choice = choose(Placement(backend="openvino", cache_dir=tmp_path), all_of(models), fails)
+    assert choice.backend.name == "eager"
+    assert any("no space left" in f for f in choice.fallbacks)
+    assert calls == [1]
+    kept_nowhere = choose(Placement(backend="openvino", cache_dir=tmp_path), all_of(models), lambda: None)
+    assert any("kept on disk" in f for f in kept_nowhere.fallbacks)
 
 
 def test_snr() -> None:
