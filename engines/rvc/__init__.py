@@ -33,8 +33,6 @@ def _check(asset: VoiceAsset) -> tuple[str, ...]:
     try:
         voice = open_voice(asset.files["model"])
         problems += voice.notes
-        if voice.embedder is not None and voice.embedder.lower() not in ("contentvec", "hubert_base", "hubert"):
-            problems.append(f"it was trained on the content encoder {voice.embedder}; with ContentVec it will babble")
     except KeyError:
         problems.append("it has no model file")
     except EngineError as error:

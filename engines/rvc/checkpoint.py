@@ -169,6 +169,8 @@ def _described(path: Path, content: Mapping[object, object], weights: Mapping[st
     _agrees(config, weights, path)
     speakers = weights["emb_g.weight"].shape[0]
     embedder = facts.get("embedder_model", facts.get("embedder"))
+    if embedder and not any(known in str(embedder).lower() for known in ("contentvec", "hubert_base")):
+        notes.append(f"it was trained on the content encoder {embedder}; with ContentVec it will babble")
     return VoiceFile(
         path=path,
         weights=weights,

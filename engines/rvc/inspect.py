@@ -49,14 +49,7 @@ def inspect(path: Path) -> dict[str, object]:
         "info": voice.info,
         **_common(path),
     }
-    problems = list(voice.notes)
-    if (
-        voice.embedder is not None
-        and "contentvec" not in voice.embedder.lower()
-        and "hubert" not in voice.embedder.lower()
-    ):
-        problems.append(f"it was trained on the content encoder {voice.embedder}; with ContentVec it will babble")
-    return {"kind": "voice", "engine": "rvc", "facts": facts, "problems": problems}
+    return {"kind": "voice", "engine": "rvc", "facts": facts, "problems": list(voice.notes)}
 
 
 def _shared_names(path: Path) -> set[str]:

@@ -393,6 +393,13 @@ def test_inspect_tells_kinds_apart() -> None:
     assert (index["facts"]["vectors"], index["facts"]["version"]) == (200, "v2")
 
 
+def test_a_voice_of_another_encoder_is_warned_about(tmp_path: Path) -> None:
+    path = changed(tmp_path, lambda c: c.__setitem__("embedder_model", "chinese-hubert-large"))
+    assert any("chinese-hubert-large" in str(p) for p in open_voice(path).notes)
+    path = changed(tmp_path, lambda c: c.__setitem__("embedder_model", "contentvec"))
+    assert open_voice(path).notes == ()
+
+
 def test_inspection_runs_without_torch() -> None:
     code = (
         "import sys, json; from pathlib import Path; from myna.engines.rvc import SPEC, inspect as m;"
