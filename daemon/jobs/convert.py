@@ -94,6 +94,7 @@ def convert(
         )
     began = time.monotonic()
     with media.open_reader(order.input) as reader:
+        _rehearse(output, order, reader.rate_hz)
         with open_voice(order, voice_parameters(order)) as voice:
             load_s = time.monotonic() - began
             limit = _limit(order, reader.rate_hz)
@@ -115,6 +116,13 @@ def convert(
     result["load_s"] = load_s
     result["run_s"] = time.monotonic() - worked
     return result
+
+
+def _rehearse(output: Path, order: Order, rate_hz: int) -> None:
+    """Begin the output and take it back: what can't be written is told now, not after hours of work."""
+    file_format = media.format_of(output, order.format)  # type: ignore[arg-type]
+    rate = media.writable_rate_hz(file_format, rate_hz)
+    media.Writer(output, rate, file_format, exists="overwrite", token=order.job).abort()
 
 
 class _Task:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 import psutil
@@ -37,7 +37,7 @@ from myna.daemon.jobs.messages import (
 
 ASK_S = 0.7  # a worker that was asked to stop gets this long before it is terminated
 TERMINATE_S = 0.7  # and this long after that before it is killed: under two seconds in all
-LAST_LINES = 12
+LAST_LINES = 40
 FREE_S = 20.0  # longest that letting go of memory may take
 FAILED_STARTS = 3  # spares that die before they are ready, in a row: then no more are made ahead
 
@@ -73,6 +73,7 @@ class _Worker:
         self.ready = threading.Event()
         self.gone = threading.Event()
         self.stopping = False
+        self.doomed = False  # about to be terminated: gets no order any more
         self.memory_before: int | None = None  # measured right before it was ended
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
         self._sending = threading.Lock()
@@ -105,8 +106,9 @@ class _Worker:
             return True
 
     def _read_errors(self) -> None:
-        for line in self._stderr:
-            self.lines.append(line.decode("utf-8", "replace").rstrip()[:500])
+        with self._stderr:
+            for line in self._stderr:
+                self.lines.append(line.decode("utf-8", "replace").rstrip()[:500])
 
     def _read_messages(self) -> None:
         try:
@@ -199,7 +201,7 @@ class WorkerExecutor:
 
     def _pick(self, device: str) -> _Worker:
         """An idle worker that was on this device (its voice may be loaded), else the spare, else a new one."""
-        idle = [w for w in self._workers if w.order is None and not w.stopping and not w.gone.is_set()]
+        idle = [w for w in self._workers if w.order is None and not (w.stopping or w.doomed) and not w.gone.is_set()]
         for worker in sorted(idle, key=lambda w: -w.idle_since):
             if worker.device == device:
                 return worker
@@ -240,8 +242,12 @@ class WorkerExecutor:
             if worker.gone.wait(0.02):
                 return
             with self._lock:
-                if worker.order is None or worker.order.attempt != attempt or worker.order.job != job:
+                if worker is not self._of(job, attempt):
                     return  # it gave up as asked, and stays
+        with self._lock:
+            if worker is not self._of(job, attempt):
+                return
+            worker.doomed = True
         worker.end()
 
     def _of(self, job: str, attempt: int) -> _Worker | None:
@@ -460,6 +466,8 @@ def crash_error(facts: dict[str, object]) -> MynaError:
     hint = ""
     if cause == "SIGKILL":
         hint = " If nobody killed it, the system ran out of memory: run fewer jobs at once."
-    lines = facts.get("last_lines")
-    last = f" Its last line: {lines[-1]}" if isinstance(lines, list) and lines else ""
+    lines = cast("list[str]", facts.get("last_lines") or [])
+    # A native abort is followed by stacks; the line before them says more than the last one of those.
+    telling = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+    last = f" Its last words: {lines[telling - 1]}" if telling > 0 else ""
     return MynaError("worker_crashed", f"The worker died ({cause}).{hint}{last}", **facts)

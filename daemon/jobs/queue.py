@@ -424,6 +424,10 @@ class JobQueue:
         self._inbox.put(None)
         return info
 
+    def worker_of(self, job: str) -> int | None:
+        """The process that runs a job; None while none does."""
+        return self._executor.pid_of(job)
+
     def traces(self) -> TracesReply:
         """The last jobs that ended."""
         with self._lock:
