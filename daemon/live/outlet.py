@@ -117,11 +117,12 @@ class DriftingOutlet:
         """See Outlet."""
         self._read_clocks()
         moved = _moved(block, self.delay_frames - self._delay)
+        delay = self._delay  # of the block's first frame; the last one's is the next block's
         self._delay += len(moved) - len(block)
         if self._out_stamped == 0:  # the output has not begun to run: nothing can be due yet
             return 0
         captured_ns = self._in_clock.time_ns_at(position * self._rate_in / self._rate)
-        due = self._out_clock.frames_at(int(captured_ns)) + self._delay * self._rate_out / self._rate
+        due = self._out_clock.frames_at(int(captured_ns)) + delay * self._rate_out / self._rate
         if self._next is None or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
             self.resyncs += self._next is not None
             self._next = round(due)

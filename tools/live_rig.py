@@ -6,16 +6,18 @@ Computing takes simulated time: the fake voices let the clock (and with it the d
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
+import soxr
 
 from myna.control.contract import LiveDevices, LiveSettings, SessionStatus
 from myna.daemon.audio.backend import AudioStream, StreamRequest
-from myna.daemon.audio.fake import FakeAudio, FakeDevice, HandClock
+from myna.daemon.audio.fake import FakeAudio, FakeDevice, FakeStream, Half, HandClock
 from myna.daemon.audio.open import open_stream
 from myna.daemon.live.loop import BlockLoop
 from myna.daemon.live.messages import SessionConfig, VoiceOrder
@@ -212,15 +214,19 @@ class Rig:
         """What is done meanwhile takes no time of the world's."""
         return _Aside(self)
 
-    def run(self, seconds: float, step_s: float = 0.005) -> None:
+    def run(self, seconds: float) -> None:
         """Let so much time pass, with everything that happens in it."""
         end_s = self.clock() + seconds
         while self.clock() < end_s - 1e-9:
-            self.audio.advance(min(step_s, end_s - self.clock()))
-            self.turn()
+            due_s = min(
+                (half.due_s for stream in self.audio._running() for half in stream.halves), default=math.inf
+            )
+            work_s = min((builder.queue[0][0] for builder in self.builders if builder.queue), default=math.inf)
+            self.audio.advance(max(0.0, min(due_s, work_s, end_s) - self.clock()) + 1e-9)
+            self.turn(end_s)
 
-    def turn(self) -> None:
-        """Whatever can be done now."""
+    def turn(self, until_s: float = 0.0) -> None:
+        """Whatever can be done now; a loop that computes goes on until a moment, and at least by a block."""
         for builder in list(self.builders):
             builder.run_due()
         for worker in list(self.loops):
@@ -230,8 +236,8 @@ class Rig:
                 if reason is not None:
                     self.loops.remove(worker)
                     worker.ended(reason)
-                elif not ready:
-                    break
+                elif not ready or self.clock() >= until_s:
+                    break  # a loop that is too slow always has something to do
 
     # --- orders ---
 
@@ -319,3 +325,59 @@ class _Aside:
     def __exit__(self, *_: object) -> None:
         self._rig.is_aside = self._was
         self._rig.aside_s = self._now_s
+
+
+def time_s(half: Half, frame: float) -> float:
+    """The moment of a device's frame, on the hand-driven clock."""
+    return half._nominal_s + (frame - half._frame) / half._true_rate()
+
+
+def delay_ms(rig: Rig, frames: int = 4096, longest_ms: float = 600.0) -> tuple[float, float]:
+    """(delay from the microphone to the output, normalised correlation) of the newest sound.
+
+    Without what the devices declare, which simulated ones do not have. The microphone's signal must be noise.
+    """
+    stream = rig.running.stream
+    assert isinstance(stream, FakeStream)
+    heard, played = stream.halves[0], stream.halves[-1]
+    rate_in, rate_out = rig.mic.rate_hz, rig.out.rate_hz
+    first = played._frame - frames
+    sound = rig.out.tape.at(first, frames)
+    at_s = time_s(played, first)
+    if rate_in != rate_out:
+        sound = np.asarray(soxr.resample(sound, rate_out, rate_in), np.float32)
+    newest = round(heard._frame + (at_s - heard._nominal_s) * rate_in)
+    oldest = newest - round(longest_ms * rate_in / 1000)
+    source = np.asarray(rig.mic.signal(oldest, newest - oldest + len(sound)), np.float64)
+    size = 1 << (len(source) + len(sound)).bit_length()
+    scores = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(sound.astype(np.float64), size)), size)
+    at = int(np.argmax(np.abs(scores[: newest - oldest + 1])))
+    part = source[at : at + len(sound)]
+    peak = abs(scores[at]) / np.sqrt(np.sum(part**2) * np.sum(sound.astype(np.float64) ** 2) + 1e-30)
+    return 1e3 * (at_s - time_s(heard, oldest + at)), float(peak)
+
+
+def declared_ms(rig: Rig) -> float:
+    """The delay that status tells, without the devices' own."""
+    latency = rig.status.latency
+    assert latency.estimated_ms is not None
+    return latency.estimated_ms - (latency.device_in_ms or 0.0) - (latency.device_out_ms or 0.0)
+
+
+def level_db(sound: Block, hz: float, rate_hz: int) -> float:
+    """Level of one spectral line against full scale, in dB; Blackman-Harris, so that its skirts lie below −90."""
+    n = np.arange(len(sound))
+    a = (0.35875, -0.48829, 0.14128, -0.01168)
+    window = sum(c * np.cos(2 * np.pi * k * n / len(sound)) for k, c in enumerate(a))
+    line = np.sum(sound * window * np.exp(-2j * np.pi * hz / rate_hz * n)) / np.sum(window)
+    return float(20 * np.log10(2 * abs(line) + 1e-15))
+
+
+def frequency_hz(sound: Block, near_hz: float, rate_hz: int) -> float:
+    """Frequency of a steady tone: the slope of its phase."""
+    n = np.arange(len(sound))
+    turned = sound * np.exp(-2j * np.pi * near_hz / rate_hz * n)
+    half = len(sound) // 2
+    window = np.hanning(half)
+    a, b = np.sum(turned[:half] * window), np.sum(turned[half : 2 * half] * window)
+    return float(near_hz + np.angle(b * np.conj(a)) / (2 * np.pi) * rate_hz / half)
