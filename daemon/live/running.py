@@ -74,6 +74,7 @@ class Running:
             self.block_ms = whole_hops(settings.block_ms, sizing.hop_ms)
         self._next_block_ms: float | None = None  # on its way: prepared, waits for the delay it needs
         self._preparing_ms: float | None = None
+        self._drops = 0  # of input, seen so far
         nominal = self._nominal_ms(self.block_ms, settings)
         self.prefill = Prefill(nominal, ceiling_ms(nominal, self.block_ms))
         self.pipeline = LivePipeline(
@@ -201,8 +202,10 @@ class Running:
         self.times.add(compute_ms)
         if self.loop.counters.faulting_since_s is not None:
             self.fault_s = now_s
-        if late_frames:
+        drops, self._drops = self._drops, self.loop.counters.drops
+        if late_frames or self._drops > drops:
             self.late_s = now_s
+        if late_frames:
             held_ms = 1e3 * self.outlet.delay_frames / self.rate_hz - self.block_ms
             late_ms = 1e3 * late_frames / self.rate_hz
             self.prefill.late(late_ms, held_ms, now_s, overload=compute_ms > self.block_ms)

@@ -68,7 +68,8 @@ def test_the_raw_voice_is_never_heard_outside_bypass(duplex: bool) -> None:
         loud.clear()
     mend()
     good_input()
-    rig.run(3.0)
+    rig.run(65.0)  # the longest wait before a failing voice is loaded again
+    assert rig.status.state == "running"
     assert max(loud) == 0.0
     rig.order(bypass=True, muted=False)
     rig.run(1.0)
@@ -97,7 +98,7 @@ def test_the_monitor_plays_the_input_only_with_consent() -> None:
 
 
 def test_bypass_is_aligned_with_the_voice_and_crossfaded() -> None:
-    rig = Rig(mic={"signal": tone(441.0, 48000)}).start(voice=voice("v", latency_ms=37.0))
+    rig = Rig(mic={"signal": tone(441.0, 48000, 0.3)}).start(voice=voice("v", latency_ms=37.0))
     rig.run(1.0)
     at = rig.clock()
     for on in (True, False, True, False):
@@ -173,14 +174,14 @@ def test_bad_input_gives_silence_and_is_forgotten(bad: float) -> None:
         settings={"gate_db": -60.0, "rms_mix": 0.5, "denoise_in": "spectral", "denoise_out": "spectral"},
     )
     rig.run(1.0)
-    good = rig.mic.signal
+    good, before = rig.mic.signal, np.sqrt(np.mean(rig.played(0.5) ** 2))
     rig.mic.signal = lambda first, frames: np.where(np.arange(frames) % 3 == 0, bad, 0.1)
     rig.run(1.0)
     assert np.isfinite(rig.played(1.5)).all()
     assert np.max(np.abs(rig.played(1.5))) <= 1.0
     rig.mic.signal = good
     rig.run(3.0)
-    assert 0.01 < np.sqrt(np.mean(rig.played(0.5) ** 2)) < 0.3
+    assert np.sqrt(np.mean(rig.played(0.5) ** 2)) == pytest.approx(before, rel=0.5)
     assert rig.status.state == "running"
 
 
