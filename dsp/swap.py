@@ -61,6 +61,7 @@ class Swap:
         weight = np.where(index < 0, 0.0, self._rise[np.clip(index, 0, len(self._rise) - 1)])
         weight[index >= len(self._rise)] = 1.0
         mixed = (old + weight.astype(np.float32) * (new - old)).astype(np.float32)
+        mixed[index >= len(self._rise)] = new[index >= len(self._rise)]  # bit for bit, whatever the old one gives
         if start + len(block) >= len(self._rise):
             self.retired.append(self.stage)
             self.stage, self._coming = self._coming, None
