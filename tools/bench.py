@@ -252,8 +252,8 @@ def session(folder: Path, seconds: float) -> Iterator[Client]:
     with Client(state_dir=folder / "state", name="bench") as client:
         devices = LiveDevices(input=f"file:{source}", output=f"file:{folder / 'out.wav'}")
         settings: dict[str, bool | int | float | str | None] = {"block_ms": 20.0, "pitch": 4.0}
-        started = client.call("live.start", LiveStart(voice="formant", devices=devices, settings=settings))
-        assert isinstance(started, SessionStatus)
+        request = LiveStart(voice="formant", devices=devices, settings=settings)
+        started = client.call("live.start", request, SessionStatus)
         if started.state != "running":
             raise NotMeasured(f"the session is {started.state}: {started.stop_reason}")
         yield client
