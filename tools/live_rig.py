@@ -19,7 +19,7 @@ from myna.control.contract import LiveDevices, LiveSettings, SessionStatus
 from myna.daemon.audio.backend import AudioStream, StreamRequest
 from myna.daemon.audio.fake import FakeAudio, FakeDevice, FakeStream, Half, HandClock
 from myna.daemon.audio.open import open_stream
-from myna.daemon.live.loop import BlockLoop
+from myna.daemon.live.loop import IDLE_MS, BlockLoop
 from myna.daemon.live.messages import SessionConfig, VoiceOrder
 from myna.daemon.live.outside import Outside
 from myna.daemon.live.running import Running
@@ -218,11 +218,10 @@ class Rig:
         """Let so much time pass, with everything that happens in it."""
         end_s = self.clock() + seconds
         while self.clock() < end_s - 1e-9:
-            due_s = min(
-                (half.due_s for stream in self.audio._running() for half in stream.halves), default=math.inf
-            )
+            due_s = min((half.due_s for stream in self.audio._running() for half in stream.halves), default=math.inf)
             work_s = min((builder.queue[0][0] for builder in self.builders if builder.queue), default=math.inf)
-            self.audio.advance(max(0.0, min(due_s, work_s, end_s) - self.clock()) + 1e-9)
+            idle_s = self.clock() + 1e-3 * IDLE_MS  # a loop without input looks up so often
+            self.audio.advance(max(0.0, min(due_s, work_s, idle_s, end_s) - self.clock()) + 1e-9)
             self.turn(end_s)
 
     def turn(self, until_s: float = 0.0) -> None:
@@ -293,9 +292,7 @@ class Rig:
     def find_engine(self, name: str) -> EngineSpec:
         assert name == "fake"
 
-        def open_live(
-            asset: VoiceAsset, placement: Placement, parameters: VoiceParameters, rate_hz: int
-        ) -> FakeVoice:
+        def open_live(asset: VoiceAsset, placement: Placement, parameters: VoiceParameters, rate_hz: int) -> FakeVoice:
             del placement
             if (refusal := self.engine.refuses.get(asset.id)) is not None:
                 raise refusal

@@ -23,6 +23,7 @@ DEGRADED_S = 1.0  # after the last late or failed block
 VOICE_FAILS_S = 2.0  # of nothing but faults: the voice is loaded anew
 LOAD_WINDOW_MS = 10_000.0  # that load speaks of
 LEAST_BLOCKS = 8
+OVERLOAD_BLOCKS = 3  # in a row that take longer than they last
 VOICE_FAILED = "the voice fails"
 
 
@@ -75,6 +76,7 @@ class Running:
         self._next_block_ms: float | None = None  # on its way: prepared, waits for the delay it needs
         self._preparing_ms: float | None = None
         self._drops = 0  # of input, seen so far
+        self._too_long = 0  # blocks in a row that took longer than they last
         nominal = self._nominal_ms(self.block_ms, settings)
         self.prefill = Prefill(nominal, ceiling_ms(nominal, self.block_ms))
         self.pipeline = LivePipeline(
@@ -203,14 +205,17 @@ class Running:
         if self.loop.counters.faulting_since_s is not None:
             self.fault_s = now_s
         drops, self._drops = self._drops, self.loop.counters.drops
-        if late_frames or self._drops > drops:
+        self._too_long = self._too_long + 1 if compute_ms > self.block_ms else 0
+        missed = late_frames > 0 or self._drops > drops
+        if missed or self._too_long >= OVERLOAD_BLOCKS:
             self.late_s = now_s
+        if missed:
+            self._consider_longer(now_s)
         if late_frames:
             held_ms = 1e3 * self.outlet.delay_frames / self.rate_hz - self.block_ms
             late_ms = 1e3 * late_frames / self.rate_hz
             self.prefill.late(late_ms, held_ms, now_s, overload=compute_ms > self.block_ms)
-            self._consider_longer(now_s)
-        else:
+        elif not missed:
             self.prefill.calm(compute_ms + jitter_ms(self.block_ms, self.period_ms, self.facts.duplex), now_s)
             self._consider_shorter(now_s)
         self._move_delay()

@@ -12,6 +12,7 @@ from myna.control.contract import (
     CheckReply,
     LatencyReply,
     LatencyRequest,
+    LiveDevices,
     LiveState,
     RecordReply,
     SessionStatus,
@@ -66,6 +67,8 @@ class LiveSession:
         self._running: Running | None = None
         self._ready: ReadyVoice | None = None  # a warm voice without a stream
         self._offered: ReadyVoice | None = None  # handed to the loop, which may not have taken it yet
+        # Devices as asked for, and the names of those that were opened then.
+        self._known: tuple[LiveDevices, tuple[str | None, str | None]] | None = None
         self._recorder: Recorder | None = None
         self._loopback: tuple[float, float] | None = None  # ms, Unix seconds
         self._backoff = Backoff()
@@ -201,6 +204,7 @@ class LiveSession:
 
     def _first(self, config: SessionConfig) -> None:
         self._keep(config)
+        self._known = None  # whoever starts a session says what it uses
         self._enter("starting", None)
         try:
             self._bring_up(config, tell=True)
@@ -286,7 +290,17 @@ class LiveSession:
             period_ms=devices.period_ms,
             input_channels=tuple(c - 1 for c in channels) if channels else None,
         )
-        return self._outside.open_stream(request, devices.fast)
+        stream = self._outside.open_stream(request, devices.fast)
+        known = self._known
+        if known is not None and known[0] == devices:
+            found = (stream.facts.input, stream.facts.output)
+            if found != known[1]:  # a name may fit several devices, and a default may move: neither is consent
+                stream.close()
+                raise DeviceError(
+                    "not_found",
+                    f"{_pair(known[1])} is away; {_pair(found)} answers instead, which only a new start may use.",
+                )
+        return stream
 
     def _bring_up(self, config: SessionConfig, *, tell: bool, stream: AudioStream | None = None) -> None:
         """Open devices, have the voice ready, begin. DeviceError or the voice's errors; leaves nothing open then."""
@@ -316,6 +330,7 @@ class LiveSession:
                 monitor.close()
             stream.close()
             raise
+        self._known = (config.devices, (running.facts.input, running.facts.output))
         self._backoff.reset()
         self._enter("running", None)
 
@@ -394,20 +409,20 @@ class LiveSession:
         if reason == STOPPED or self._stopping.is_set() or running.loop.stopping:
             return
         running.hush()
-        if reason not in ("end_of_file", "failed"):
+        if reason != "end_of_file" and getattr(running.stream, "problem", None) is None:
             self._enter("reconnecting", _lost(reason, running))
         self._builder.submit(lambda: self._after_end(running, reason))
 
     def _after_end(self, running: Running, reason: str) -> None:
         if running is not self._running:
             return  # something newer has taken its place
-        problem = getattr(running.stream, "problem", None) or "a file failed"
+        problem = getattr(running.stream, "problem", None)
         why = _lost(reason, running)
         stable = self._outside.clock() - running.started_s > 60.0
         self._close_running()
         if reason == "end_of_file":
             self._enter("stopped", "end of file")
-        elif reason == "failed":  # a file that can't be read on or written: trying again would start it anew
+        elif problem is not None:  # a file that can't be read on or written: trying again would start it anew
             self._enter("failed", str(problem))
         else:
             self._enter("reconnecting", why)
@@ -557,6 +572,10 @@ class LiveSession:
 
 def _rate(stream: AudioStream) -> int:
     return stream.facts.rate_out_hz or stream.facts.rate_in_hz or 48000
+
+
+def _pair(names: tuple[str | None, str | None]) -> str:
+    return " and ".join(repr(name) for name in names)
 
 
 def _lost(reason: str, running: Running) -> str:

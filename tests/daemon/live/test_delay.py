@@ -195,7 +195,14 @@ def test_a_tone_through_any_pair_of_rates(rate_in: int, rate_out: int) -> None:
     assert abs(hz / 997.0 - 1) < 1e-3
     level = level_db(sound, hz, rate_out)
     assert level == pytest.approx(20 * np.log10(0.5), abs=0.2)
-    for line in (50.0, 100.0, hz - 50.0, hz + 50.0, hz - 100.0, hz + 100.0):  # blocks of 20 ms, and what they would modulate
+    for line in (
+        50.0,
+        100.0,
+        hz - 50.0,
+        hz + 50.0,
+        hz - 100.0,
+        hz + 100.0,
+    ):  # blocks of 20 ms, and what they would modulate
         assert level_db(sound, line, rate_out) < level - 80.0, line
     assert rig.status.xruns == rig.status.late_frames == 0
 

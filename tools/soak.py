@@ -1,0 +1,49 @@
+"""Runs live sessions for long, makes everything go wrong, and checks every law on what was played.
+
+    python3 tools/dev.py soak --simulated 8h [--seed N]
+    python3 tools/dev.py soak --real 10m [--seed N]
+
+Ends with a table of the laws, each with its figure; exit 1 if one does not hold.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `10m` or `8h` in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: say 90s, 10m or 8h")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def main() -> int:
+    """Run what was asked for; 0 if every law held."""
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--simulated", type=seconds, metavar="TIME", help="so long on simulated devices, e.g. 8h")
+    parser.add_argument("--real", type=seconds, metavar="TIME", help="so long on a real sound server, e.g. 10m")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.simulated is None and options.real is None:
+        parser.error("say --simulated TIME or --real TIME")
+    held = True
+    if options.simulated is not None:
+        from tools.soak_simulated import soak
+
+        held &= soak(options.simulated, options.seed).tell()
+    if options.real is not None:
+        from tools.soak_real import soak as soak_real
+
+        held &= soak_real(options.real, options.seed).tell()
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
