@@ -153,28 +153,38 @@ class Store:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Several threads use it, one at a time, under the owner's lock.
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=2.0)
-            self._db.execute("PRAGMA foreign_keys=ON")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise MynaError(
-                    "state_unwritable",
-                    f"The job store {self.path} was written by a newer version. Update, or use another state folder.",
-                    path=str(self.path),
-                    version=version,
-                )
-            if version == 0:
-                with self._transaction(durable=True):
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        self._db.execute(statement)
-                    self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            else:
-                # Fails now, not at the first job, where the folder was made read-only.
-                with self._transaction():
-                    self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         except (sqlite3.Error, OSError) as error:
             raise _unwritable(self.path, error) from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise _unwritable(self.path, error) from error
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA foreign_keys=ON")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise MynaError(
+                "state_unwritable",
+                f"The job store {self.path} was written by a newer version. Update, or use another state folder.",
+                path=str(self.path),
+                version=version,
+            )
+        if version == 0:
+            with self._transaction(durable=True):
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        else:
+            # Fails now, not at the first job, where the folder was made read-only.
+            with self._transaction():
+                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def close(self) -> None:
         """Close the database."""

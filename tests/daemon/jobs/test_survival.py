@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from job_bench import Bench, until
 
-from myna.control.contract import JobInfo
+from myna.control.contract import JobInfo, JobsList
 from myna.control.errors import MynaError
 from myna.daemon.jobs import convert, segments
 from myna.daemon.jobs.messages import Order, Place, Voice
@@ -268,9 +268,9 @@ def test_a_full_disk_under_the_store_is_told_and_nothing_is_taken(bench: Bench) 
     try:
         bench.open(start=False)
         source = bench.sound()
+        specs = [bench.spec(source, f"{n}.wav") for n in range(100)]
         with pytest.raises(MynaError) as caught:
-            for _ in range(100):
-                bench.submit(*[bench.spec(source, f"{n}.wav") for n in range(100)])
+            all(bench.submit(*specs) for _ in range(100))
         assert caught.value.code == "state_unwritable"
         total = sum(bench.jobs.counts().values())
         assert total % 100 == 0, "all of a submission or none"
@@ -323,6 +323,18 @@ def test_flat_memory_over_a_long_file(bench: Bench) -> None:
         peaks.append(info.result["memory"]["peak_rss_bytes"])  # type: ignore[index]
         assert soundfile.info(bench.out / f"{seconds}.flac").frames == seconds * 16000
     assert peaks[1] - peaks[0] < 30_000_000, peaks
+
+
+def test_ten_thousand_jobs_are_taken_listed_and_kept(bench: Bench) -> None:
+    bench.open(start=False)
+    specs = [bench.spec("/none.wav", f"{n}.wav") for n in range(10_000)]
+    ids = [job for at in range(0, len(specs), 2000) for job in bench.submit(*specs[at : at + 2000])]
+    reply = bench.jobs.list(JobsList(limit=50))
+    assert reply.total == 10_000
+    assert [job.id for job in reply.jobs] == ids[-50:]
+    bench.close()
+    bench.open(start=False)
+    assert [job.id for job in bench.jobs.list(JobsList(limit=10_000)).jobs] == ids
 
 
 def _is_over(info: JobInfo) -> bool:

@@ -1,0 +1,162 @@
+"""Times the job queue against what it promises: submit, list, memory, start of a warm worker, overhead.
+
+    python tools/bench_jobs.py [--jobs 10000] [--files 100] [--seconds 5] [--json]
+
+Overhead is what the queue (this process and its worker) takes for the files over what the bare engine takes for them
+in one process, both one file at a time: in processor time, which other work on the machine hardly moves, and in
+wall time, which means something on a quiet machine only (workers are nice to others).
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import soundfile
+
+from myna.control.contract import JobInfo, JobsList, JobSpec, JobsSubmit
+from myna.daemon import media
+from myna.daemon.jobs.parameters import resolved
+from myna.daemon.jobs.queue import JobQueue
+from myna.daemon.settings import Settings
+from myna.daemon.voices import VoiceLibrary
+from myna.engines import registry
+from myna.engines.base import Placement, VoiceParameters
+
+RATE_HZ = 16_000
+VOICE = "deep"
+
+
+def open_queue(state: Path) -> JobQueue:
+    """A queue with one worker at a time."""
+    voices = VoiceLibrary(state, registry.specs())
+    return JobQueue(state, Settings(), lambda topic, message: None, voices.resolve, cores=2)
+
+
+def many(folder: Path, jobs: int) -> dict[str, float]:
+    """Seconds to submit and to list many jobs, and what the process grew by."""
+    queue = open_queue(folder / "many")
+    specs = tuple(
+        JobSpec(input=str(folder / "none.wav"), output=str(folder / f"{n}.wav"), voice=VOICE) for n in range(jobs)
+    )
+    process = psutil.Process()
+    before = process.memory_info().rss
+    began = time.perf_counter()
+    for at in range(0, jobs, 2000):
+        queue.submit(JobsSubmit(jobs=specs[at : at + 2000]))
+    submitted = time.perf_counter() - began
+    began = time.perf_counter()
+    reply = queue.list(JobsList(limit=10_000))
+    listed = time.perf_counter() - began
+    assert reply.total == jobs
+    grown = process.memory_info().rss - before
+    queue.close()
+    return {
+        "submit_s": submitted,
+        "list_s": listed,
+        "supervisor_growth_mb": grown / 1e6,
+        "supervisor_rss_mb": process.memory_info().rss / 1e6,
+    }
+
+
+def ended(queue: JobQueue, job: str, poll_s: float = 0.002) -> JobInfo:
+    """Wait for a job."""
+    while (info := queue.show(job)).state not in ("done", "failed", "cancelled"):
+        time.sleep(poll_s)
+    if info.state != "done":
+        raise SystemExit(f"{job}: {info.error}")
+    return info
+
+
+def bare(inputs: list[Path], out: Path) -> dict[str, float]:
+    """Wall and processor seconds for the engine alone, its reading and writing of the files included."""
+    state = out.parent / "voices"
+    asset = VoiceLibrary(state, registry.specs()).resolve(VOICE)
+    parameters = VoiceParameters(**resolved(asset.defaults, {}))  # type: ignore[arg-type]
+    voice = registry.find(asset.engine).open_file(asset, Placement(), parameters)
+    out.mkdir()
+    began, used = time.perf_counter(), time.process_time()
+    for path in inputs:
+        with media.open_reader(path) as reader:
+            audio = reader.read(1 << 30)
+            made = voice.convert(audio, reader.rate_hz)
+            with media.Writer(out / path.name, voice.rate_hz or reader.rate_hz, "wav") as writer:
+                writer.write(made)
+                writer.commit()
+    return {"bare_s": time.perf_counter() - began, "bare_cpu_s": time.process_time() - used}
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    """Processor seconds that these processes used so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def through_queue(inputs: list[Path], folder: Path) -> dict[str, float]:
+    """Wall and processor seconds for the same files through the queue, and how fast a warm worker takes a job up."""
+    queue = open_queue(folder / "state")
+    queue.start()
+
+    def specs(name: str, paths: list[Path]) -> tuple[JobSpec, ...]:
+        return tuple(JobSpec(input=str(p), output=str(folder / name / p.name), voice=VOICE) for p in paths)
+
+    try:
+        for job in queue.submit(JobsSubmit(jobs=specs("warm", inputs[:1]))).ids:
+            ended(queue, job)
+        processes = [psutil.Process(), *psutil.Process().children()]
+        began, used = time.perf_counter(), cpu_seconds(processes)
+        jobs = queue.submit(JobsSubmit(jobs=specs("out", inputs))).ids
+        ended(queue, jobs[-1], 0.1)
+        whole, cpu = time.perf_counter() - began, cpu_seconds(processes) - used
+        starts = []
+        for n in range(10):
+            submitted = time.time()
+            (job,) = queue.submit(JobsSubmit(jobs=specs(f"start{n}", inputs[:1]))).ids
+            info = ended(queue, job)
+            assert info.started_at is not None
+            assert info.result is not None
+            load = info.result["load_s"]
+            assert isinstance(load, float)
+            starts.append(info.started_at - submitted + load)
+        return {"queue_s": whole, "queue_cpu_s": cpu, "warm_start_ms": 1000 * float(np.median(starts))}
+    finally:
+        queue.close(force=True)
+
+
+def main() -> int:
+    """Entry."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--files", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="myna-bench-") as name:
+        folder = Path(name)
+        figures: dict[str, float] = many(folder, options.jobs)
+        (folder / "in").mkdir()
+        inputs = []
+        t = np.arange(round(options.seconds * RATE_HZ)) / RATE_HZ
+        for n in range(options.files):
+            audio = 0.2 * np.sin(2 * np.pi * (100 + n) * t) * (np.sin(2 * np.pi * 0.5 * t) > -0.8)
+            soundfile.write(folder / "in" / f"{n}.wav", audio.astype(np.float32), RATE_HZ)
+            inputs.append(folder / "in" / f"{n}.wav")
+        figures |= bare(inputs, folder / "bare")
+        figures |= through_queue(inputs, folder)
+        figures["overhead_wall_percent"] = 100 * (figures["queue_s"] / figures["bare_s"] - 1)
+        figures["overhead_cpu_percent"] = 100 * (figures["queue_cpu_s"] / figures["bare_cpu_s"] - 1)
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        for key, value in figures.items():
+            print(f"{key:22} {value:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
