@@ -32,9 +32,9 @@ class Core:
         paced: bool = True,
     ) -> None:
         """paced: callbacks come at the rate's own pace, so that `wait` may sleep as long as that takes; False for
-        a core fed as fast as its reader asks. in_channels/out_channels 0: no such direction. out_map: device channels that get the mono signal;
-        the rest stay silent. ValueError on a map outside the channels (at most 64) or a capacity that is no power
-        of two."""
+        a core fed as fast as its reader asks. in_channels/out_channels 0: no such direction. out_map: device
+        channels that get the mono signal; the rest stay silent. ValueError on a map outside the channels (at most
+        64) or a capacity that is no power of two."""
 
     callback: int
     """Address of the C callback."""

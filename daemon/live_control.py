@@ -112,9 +112,10 @@ class LiveControl:
 
     def roles_in_use(self) -> set[str]:
         """Roles of the shared models that running sessions read: embedder, rmvpe."""
-        return {
-            role for s in self._sessions.values() if s.config is not None for role in s.config.voice.files
-        } - {"model", "index"}
+        return {role for s in self._sessions.values() if s.config is not None for role in s.config.voice.files} - {
+            "model",
+            "index",
+        }
 
     def accelerators_in_use(self) -> set[str]:
         """Compute devices other than the CPU that live sessions use."""
@@ -166,7 +167,7 @@ class LiveControl:
             if kept.live:
                 self._revision += 1
                 try:
-                    self.start(LiveStart(session=name, wait=False))
+                    self.start(LiveStart(session=name, wait=False), resumed=True)
                 except MynaError as error:
                     log.error("session %s can't be resumed: %s", name, error.message)
 
@@ -180,8 +181,8 @@ class LiveControl:
 
     # --- handlers ---------------------------------------------------------------------------------------
 
-    def start(self, request: LiveStart) -> Deferred | SessionStatus:
-        """live.start"""
+    def start(self, request: LiveStart, *, resumed: bool = False) -> Deferred | SessionStatus:
+        """live.start; a resumed session waits for devices that are not there yet."""
         name = request.session
         session = self._session(name, create=True)
         kept = self._kept.get(name) or KeptSession(settings=self._settings().live)
@@ -201,7 +202,7 @@ class LiveControl:
             revision=self._next_revision(),
         )
         self._keep(name, KeptSession(voice=voice.id, devices=devices, settings=settings, live=True))
-        return self._configure(session, config, wait=request.wait)
+        return self._configure(session, config, wait=request.wait, resumed=resumed)
 
     def stop(self, request: SessionRef) -> Deferred | SessionStatus:
         """live.stop"""
@@ -351,11 +352,12 @@ class LiveControl:
         )
         return reply
 
-    def _configure(self, session: LiveSession, config: SessionConfig, wait: bool) -> Deferred | SessionStatus:
+    def _configure(
+        self, session: LiveSession, config: SessionConfig, *, wait: bool, resumed: bool
+    ) -> Deferred | SessionStatus:
         reply = Deferred()
-        self._send(
-            session, Configure(id=session.next_id(), config=config), reply, lambda _: self._measured(session.name)
-        )
+        order = Configure(id=session.next_id(), config=config, resumed=resumed)
+        self._send(session, order, reply, lambda _: self._measured(session.name))
         return reply if wait else self._measured(session.name)
 
     def _send(

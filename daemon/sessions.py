@@ -21,6 +21,7 @@ import zmq
 from myna.control.contract import SessionStatus
 from myna.control.errors import MynaError
 from myna.daemon.live.messages import (
+    DEVICE_HUNG,
     Answer,
     Configure,
     Order,
@@ -283,7 +284,7 @@ class LiveSession:
 
     def _order_config(self) -> None:
         if self._config is not None:
-            self._outbox.append(encode(Configure(id=self.next_id(), config=self._config)))
+            self._outbox.append(encode(Configure(id=self.next_id(), config=self._config, resumed=True)))
 
     @property
     def _worker_log(self) -> Path:
@@ -305,7 +306,8 @@ class LiveSession:
                 self._pending.pop(identity)(Answer(id=identity))
             self._set_state("stopped", "asked")
             return
-        cause = describe_exit(code, self._worker_log)
+        hung = code == DEVICE_HUNG
+        cause = "the device was lost and does not close" if hung else describe_exit(code, self._worker_log)
         log.error("session %s: its worker died (%s)", self.name, cause)
         message = f"The worker of session {self.name!r} died ({cause}); it is being restarted."
         self._fail_pending("worker_crashed", message)
@@ -314,7 +316,8 @@ class LiveSession:
             self._config = None
             self._set_state("failed", f"worker died too often, last: {cause}", restarts=self._status.restarts + 1)
             return
-        self._set_state("starting", f"worker died: {cause}", restarts=self._status.restarts + 1)
+        state, reason = ("reconnecting", cause) if hung else ("starting", f"worker died: {cause}")
+        self._set_state(state, reason, restarts=self._status.restarts + 1)
         self._restart_at = now + wait
 
     def _fail_pending(self, code: str, message: str) -> None:

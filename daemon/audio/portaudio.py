@@ -46,6 +46,12 @@ HOST_TEXTS = (
 # PortAudio is one per process: its list can only be read anew while no stream is open, anywhere in the process. This
 # also keeps a stream that somebody forgot to close, or that would not close, alive: its callback still uses the core.
 _OPEN: "set[PortAudioStream]" = set()
+_HUNG: "set[PortAudioStream]" = set()
+
+
+def hung_streams() -> int:
+    """Streams that did not close in time: their threads are the host's and can only be ended with the process."""
+    return len(_HUNG)
 
 
 def library() -> Any:
@@ -189,9 +195,7 @@ def _open_stream(
     in_map = _input_map(request, source) if source is not None else ()
     in_channels = max(in_map) + 1 if in_map else 0
     out_channels = min(sink.outputs, MAX_MIXED_CHANNELS) if sink is not None else 0
-    core = make_core(
-        rate_hz, request.capacity_ms, in_channels=in_channels, out_channels=out_channels, in_map=in_map
-    )
+    core = make_core(rate_hz, request.capacity_ms, in_channels=in_channels, out_channels=out_channels, in_map=in_map)
     return PortAudioStream(sd, core, source, sink, in_channels, out_channels, rate_hz, request.period_ms)
 
 
@@ -324,6 +328,8 @@ class PortAudioStream:
         thread.join(CLOSE_S - FADE_S)
         if not thread.is_alive():
             _OPEN.discard(self)
+        else:
+            _HUNG.add(self)
 
     def _release(self) -> None:
         """Abort and close; keeps the core alive for as long as the host may still call it."""

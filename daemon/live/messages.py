@@ -17,6 +17,9 @@ from myna.control.contract import (
 )
 from myna.engines.base import Placement, VoiceAsset
 
+DEVICE_HUNG = 75
+"""Exit code of a worker that leaves a device behind which does not close; a fresh one waits for its return."""
+
 
 class VoiceOrder(Struct, frozen=True, kw_only=True):
     """A voice as it crosses to a worker: names and paths, never code."""
@@ -91,10 +94,14 @@ class SessionConfig(Struct, frozen=True, kw_only=True):
 
 
 class Configure(Struct, tag="configure", frozen=True, kw_only=True):
-    """Run with this configuration: the first one starts the session, later ones change it."""
+    """Run with this configuration: the first one starts the session, later ones change it.
+
+    A `resumed` session ran before, under another worker or before a login: a device that is not there is waited for.
+    """
 
     id: int
     config: SessionConfig
+    resumed: bool = False
 
 
 class Record(Struct, tag="record", frozen=True, kw_only=True):

@@ -73,13 +73,18 @@ class LiveSession:
         self._loopback: tuple[float, float] | None = None  # ms, Unix seconds
         self._backoff = Backoff()
         self._voice_backoff = Backoff(first_s=1.0, longest_s=60.0)
+        self._patient = False
         self._stopping = threading.Event()
         self._lock = threading.Lock()  # of the configurations; never held for long, never taken by the loop
 
     # --- orders -----------------------------------------------------------------------------------------
 
-    def configure(self, config: SessionConfig, done: Done) -> None:
-        """Run with `config`; `done` hears when it is in force, or what refused it."""
+    def configure(self, config: SessionConfig, done: Done, *, resumed: bool = False) -> None:
+        """Run with `config`; `done` hears when it is in force, or what refused it.
+
+        A `resumed` session waits for its devices, whatever is the matter with them.
+        """
+        self._patient = self._patient or resumed
         with self._lock:
             asked, self._asked = self._asked, config
             running = self._running
@@ -209,7 +214,7 @@ class LiveSession:
         try:
             self._bring_up(config, tell=True)
         except DeviceError as error:
-            if error.reason in PASSING:
+            if self._patient or error.reason in PASSING:
                 self._enter("reconnecting", str(error))
                 self._builder.later(self._backoff.next(), self._retry)
             else:

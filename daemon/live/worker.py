@@ -16,7 +16,9 @@ import zmq
 from myna.control.contract import CheckReply, LatencyReply, RecordReply
 from myna.control.errors import MynaError
 from myna.daemon.audio.backend import DeviceError
+from myna.daemon.audio.portaudio import hung_streams
 from myna.daemon.live.messages import (
+    DEVICE_HUNG,
     Answer,
     Check,
     Configure,
@@ -86,6 +88,7 @@ class Worker:
         self._session = LiveSession(name, self._changed.set)
         self._session.log = lambda level, message: self._words.append(Said(level=level, message=message))
         self._ending = False
+        self.exit_code = 0
 
     def run(self) -> None:
         """Until told to stop."""
@@ -106,6 +109,10 @@ class Worker:
                 self._say(answer_of(identity, error, **results))
             while self._words:
                 self._say(self._words.popleft())
+            if hung_streams():
+                # Its threads may spin for ever, at real-time priority: only the end of the process ends them.
+                self._say(Said(level="error", message="the sound system did not let go of a lost device"))
+                self._ending, self.exit_code = True, DEVICE_HUNG
         self._link.close()
         zmq.Context.instance().term()  # the last words go out
 
@@ -119,7 +126,7 @@ class Worker:
         session = self._session
         identity = order.id
         if isinstance(order, Configure):
-            session.configure(order.config, lambda error: self._answer(identity, error))
+            session.configure(order.config, lambda error: self._answer(identity, error), resumed=order.resumed)
         elif isinstance(order, Record):
             session.record(order.path, order.source, lambda got: self._answer_value(identity, got))
         elif isinstance(order, MeasureLatency):
@@ -167,9 +174,10 @@ def main() -> None:
     if held := os.environ.get("MYNA_TEST_HOLD_LOCK_MS"):
         shortest, longest = map(float, held.split(":"))
         threading.Thread(target=hold_the_lock, args=(shortest, longest), daemon=True).start()
-    Worker(endpoint, name).run()
+    worker = Worker(endpoint, name)
+    worker.run()
     sys.stderr.flush()
-    os._exit(0)  # PortAudio's own clean-up at exit can hang on a dead sound server
+    os._exit(worker.exit_code)  # PortAudio's own clean-up at exit can hang on a dead sound server
 
 
 if __name__ == "__main__":
