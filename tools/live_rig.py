@@ -145,7 +145,7 @@ class FakeVoice:
         self.unprepared += len(block) not in self.prepared
         self._rig.spend(behaviour.compute(len(block), self._rate))
         if behaviour.raises is not None:
-            raise behaviour.raises
+            raise type(behaviour.raises)(*behaviour.raises.args)
         out = (self._line.process(block) * self.gain).astype(np.float32)
         return out if behaviour.shape is None or self._rig.is_aside else behaviour.shape(out)
 
@@ -235,7 +235,10 @@ class Rig:
                 if reason is not None:
                     self.loops.remove(worker)
                     worker.ended(reason)
-                elif not ready or self.clock() >= until_s:
+                    break
+                for builder in list(self.builders):
+                    builder.run_due()
+                if not ready or self.clock() >= until_s:
                     break  # a loop that is too slow always has something to do
 
     # --- orders ---

@@ -55,6 +55,7 @@ class Prefill:
     slow_s: float = 60.0
     level_ms: float = field(init=False)
     _calm_since_s: float = field(init=False, default=0.0)
+    _needed_ms: float = field(init=False, default=0.0)
     _returned_at_s: float = field(init=False, default=-1e9)
     _hold_s: float = field(init=False, default=0.0)
 
@@ -66,21 +67,32 @@ class Prefill:
         """A block came `by_ms` too late while `held_ms` were held. Returns the new level."""
         again = not overload and now_s - self._returned_at_s < self.slow_s
         self._hold_s = self.slow_s if again else self.quick_s
-        self._calm_since_s = now_s
+        self._begin_calm(now_s)
         wanted = max(self.level_ms, held_ms) + by_ms + 1.0
         self.level_ms = float(min(self.ceiling_ms, max(self.level_ms, wanted)))
         return self.level_ms
 
-    def calm(self, needed_ms: float, now_s: float) -> float:
-        """A block was in time and needed `needed_ms` (compute, and what periods ask for). Returns the level."""
+    def calm(self, needed_ms: float, now_s: float, *, overload: bool) -> float:
+        """A block was in time and needed `needed_ms` (compute, and what periods ask for). Returns the level.
+
+        It goes back to nominal, or to the most that was needed in the calm while where that is more.
+        """
         if self.level_ms <= self.nominal_ms:
             return self.level_ms
-        if needed_ms > self.nominal_ms:
-            self._calm_since_s = now_s
+        self._needed_ms = max(self._needed_ms, needed_ms)
+        if overload:
+            self._begin_calm(now_s)
         elif now_s - self._calm_since_s >= self._hold_s:
-            self.level_ms = self.nominal_ms
-            self._returned_at_s = now_s
+            level = max(self.nominal_ms, self._needed_ms + 1.0)
+            if level < self.level_ms:
+                self.level_ms = level
+                self._returned_at_s = now_s
+            self._begin_calm(now_s)
         return self.level_ms
+
+    def _begin_calm(self, now_s: float) -> None:
+        self._calm_since_s = now_s
+        self._needed_ms = 0.0
 
     def renominate(self, nominal_ms: float, ceiling_ms: float) -> None:
         """Another block length or setting asks for another nominal level."""
@@ -113,18 +125,22 @@ class BlockLength:
             load: Compute over block length as measured in recent blocks.
             expected_load: Of a block length in ms, as measured at warm-up.
 
-        A longer block mends a load whose fixed part is large. Where load is low, something else made the block
-        late; where compute grows with the block, a longer one only adds delay: both are left to the prefill.
+        A longer block mends a load whose fixed part is large: the shortest one that should hold is taken. Where load is
+        low, something else made the block late; where compute grows with the block, a longer one only adds delay:
+        both are left to the prefill.
         """
         self._misses = [at for at in self._misses if now_s - at < self.within_s] + [now_s]
         if len(self._misses) < self.misses_to_grow or self._at + 1 >= len(self.choices_ms) or load <= TARGET_LOAD:
             return None
-        longer = self.choices_ms[self._at + 1]
-        gain = expected_load(longer) / max(expected_load(self.block_ms), 1e-9)
-        if gain > 0.95:
+        slower = load / max(expected_load(self.block_ms), 1e-9)  # than at warm-up
+        holds = (
+            n for n, ms in enumerate(self.choices_ms) if n > self._at and slower * expected_load(ms) <= TARGET_LOAD
+        )
+        longer = next(holds, None)
+        if longer is None:
             return None
         self._misses.clear()
-        self._at += 1
+        self._at = longer
         self._changed_s = now_s
         return self.block_ms
 

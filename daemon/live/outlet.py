@@ -89,6 +89,7 @@ class DriftingOutlet:
         self._delay = self.delay_frames = delay_frames
         self._next: int | None = None  # output position of the next frame
         self._now_ns = self._out_stamped = 0
+        self._following = -1  # session position that continues the last block
         self._updated_ns = 0
         self.resyncs = 0
 
@@ -123,7 +124,8 @@ class DriftingOutlet:
             return 0
         captured_ns = self._in_clock.time_ns_at(position * self._rate_in / self._rate)
         due = self._out_clock.frames_at(int(captured_ns)) + delay * self._rate_out / self._rate
-        if self._next is None or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
+        jumped, self._following = position != self._following, position + len(block)  # input was lost or dropped
+        if self._next is None or jumped or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
             self.resyncs += self._next is not None
             self._next = round(due)
             self._controller.reset(keep_drift=True)

@@ -216,12 +216,13 @@ class Running:
             late_ms = 1e3 * late_frames / self.rate_hz
             self.prefill.late(late_ms, held_ms, now_s, overload=compute_ms > self.block_ms)
         elif not missed:
-            self.prefill.calm(compute_ms + jitter_ms(self.block_ms, self.period_ms, self.facts.duplex), now_s)
+            needed_ms = compute_ms + jitter_ms(self.block_ms, self.period_ms, self.facts.duplex)
+            self.prefill.calm(needed_ms, now_s, overload=compute_ms > self.block_ms)
             self._consider_shorter(now_s)
         self._move_delay()
 
     def _consider_longer(self, now_s: float) -> None:
-        if self.length is None:
+        if self.length is None or self._preparing_ms is not None or self._next_block_ms is not None:
             return
         load = (self.times.percentile(50, LEAST_BLOCKS) or 0.0) / self.block_ms
         longer = self.length.missed(load, self.ready.sizing.load, now_s)

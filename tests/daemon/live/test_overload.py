@@ -42,7 +42,7 @@ def test_a_model_that_is_too_slow(slowness: float, seconds: float, duplex: bool)
     rig.run(0.3)
     measured, peak = delay_ms(rig, 4800)
     assert measured == pytest.approx(before, abs=1.0 if duplex else 3.0)
-    assert peak > 0.99
+    assert peak > (0.99 if duplex else 0.8)  # a resampler takes the top of white noise away
     rig.run(1.0)
     assert rig.status.state == "running"
 
