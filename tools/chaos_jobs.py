@@ -96,7 +96,7 @@ class Host:
     def workers(self) -> list[psutil.Process]:
         """Its workers, as far as they still run."""
         try:
-            return psutil.Process(self.process.pid).children()
+            return list(psutil.Process(self.process.pid).children())
         except psutil.Error:
             return []
 

@@ -71,6 +71,7 @@ ENDED = ("done", "failed", "cancelled")
 PREVIEWS_PER_SLOT = 8  # a preview that would wait behind more is better refused than late
 LEFTOVERS_KEPT_S = 24 * 3600.0  # finished segments of failed and cancelled jobs, for a retry
 CPU_SAMPLE_S = 5.0
+ROOM_BYTES = 1 << 20  # that a disk must take before it counts as having room again
 LONG_INPUT_S = 600.0
 EVENTS_PER_SUBMIT = 64  # who submits thousands has their ids; the others learn of the rest as they start
 
@@ -153,6 +154,7 @@ class JobQueue:
         self._unsaved: deque[Callable[[], object]] = deque()
         self._average_s: float | None = None
         self._advised: set[str] = set()
+        self._disk_full = False
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -252,7 +254,7 @@ class JobQueue:
 
     def _begin_close(self, force: bool) -> None:
         self._closing = True
-        self._handle(Held(on=True))
+        self._hold()
         if force:
             for job in self._scheduler.active:
                 n, attempt = _number(job), self._scheduler.attempt_of(job)
@@ -265,6 +267,8 @@ class JobQueue:
         now = time.monotonic()
         if self._unsaved:
             self._save_again()
+        if self._disk_full:
+            self._look_for_room()
         for job, running in self._running.items():
             if not running.cpu or now - running.cpu[-1][0] >= CPU_SAMPLE_S:
                 used = self._executor.cpu_seconds(job)
@@ -604,6 +608,7 @@ class JobQueue:
         if isinstance(message, Opened):
             row = self._row(job)
             running.opened_at, running.audio_s = time.monotonic(), message.audio_s
+            running.progress = running.first_progress = row.progress or 0.0  # of earlier attempts
             self._advise(row, running, message.audio_s)
             allowed = budget.run_budget(
                 accelerator=scheduler.is_accelerator(running.device),
@@ -666,6 +671,11 @@ class JobQueue:
             if job not in self._ends:  # an overdue job that died of it keeps the reason it was ended for
                 self._ends[job] = (_error(error), None)
             crashed = error.code == "worker_crashed"
+            if error.code == "state_unwritable":
+                # The next job would meet the same disk: all wait for room, and this one goes on where it was.
+                crashed = self._disk_full = True
+                self._hold()
+                self._publish("log", LogLine(level="error", message=error.message))
             self._handle((Crashed if crashed else Failed)(job=job, attempt=attempt))
         else:
             self._ends[job] = (_error(MynaError("internal", f"A bug: {error!r}")), None)
@@ -677,8 +687,9 @@ class JobQueue:
         error, _ = self._ends.pop(job, (None, None))
         self._forget_running(job)
         self._save(lambda: self._store.requeue(n, attempt, "crashed", error))
-        text = f"Job {job} lost its worker in attempt {attempt} and goes on where it was."
-        self._publish("log", LogLine(level="warning", message=text))
+        if not self._disk_full:
+            text = f"Job {job} lost its worker in attempt {attempt} and goes on where it was."
+            self._publish("log", LogLine(level="warning", message=text))
         self._tell(job)
 
     def _settle(self, action: Settle) -> None:
@@ -738,7 +749,7 @@ class JobQueue:
                 deed()
             except MynaError as error:
                 self._unsaved.append(deed)
-                self._handle(Held(on=True), start=False)
+                self._hold()
                 self._publish("log", LogLine(level="error", message=error.message))
             return
         self._unsaved.append(deed)
@@ -750,12 +761,32 @@ class JobQueue:
             except MynaError:
                 return
             self._unsaved.popleft()
-        if not self._closing:
-            self._handle(Held(on=False), start=False)
+        self._hold()
+
+    def _hold(self) -> None:
+        """Start nothing while what comes of it could not be kept."""
+        on = self._closing or self._disk_full or bool(self._unsaved)
+        self._handle(Held(on=on), start=False)
+
+    def _look_for_room(self) -> None:
+        """Find out whether the state folder can be written again, by writing to it."""
+        probe = self._folder / "room.part"
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(ROOM_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            self._disk_full = False
+            self._hold()
+        except OSError:
+            pass
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
 
     def _clear(self, row: Row, whole: bool) -> None:
         """Remove what a job left on the way: its hidden output, and once it is done its segments."""
-        if row.state in ENDED or whole or row.attempts:
+        if row.attempts:
             part = Path(row.output).parent / f".myna-{row.id}.part"
             with suppress(OSError, ValueError):
                 part.unlink(missing_ok=True)

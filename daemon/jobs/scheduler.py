@@ -14,7 +14,7 @@ Phase = Literal["waiting", "loading", "running"]
 Cause = Literal["cancel", "queue", "load", "run"]
 
 FREES: dict[str, str] = {
-    "paused": "the queue is paused; resume it, or run this job now",
+    "paused": "the queue is paused, or waits for room on its disk (the log says so)",
     "live_running": "the live session on this device; stop it, or run this job now",
     "gpu_busy": "the job that runs on this device",
     "engine_busy": "the job that uses this engine on this device",

@@ -285,6 +285,43 @@ def test_a_full_disk_under_the_store_is_told_and_nothing_is_taken(bench: Bench) 
         os.system(f"umount '{bench.state}'")
 
 
+def test_a_disk_that_fills_under_a_job_and_is_emptied_loses_nothing(bench: Bench) -> None:
+    bench.state.mkdir()
+    if os.system(f"mount -t tmpfs -o size=4m none '{bench.state}' 2>/dev/null") != 0:
+        pytest.skip("a small file system can't be mounted here")
+    try:
+        bench.gate(1)
+        bench.open()
+        source = bench.sound(seconds=45)
+        job, next_job = bench.submit(bench.spec(source, voice="gated"), bench.spec(source, "next.wav"))
+        until(lambda: bench.calls == 2, "the second segment")
+        until(lambda: bench.jobs.show(job).segments_done == 1, "the journal")
+        filler = bench.state / "filler"
+        with filler.open("wb", buffering=0) as file:
+            free = True
+            while free:
+                try:
+                    free = file.write(b"x" * 4096) == 4096
+                except OSError:
+                    free = False
+        bench.gate(999)
+        until(lambda: any(topic == "log" and "disk" in str(message) for topic, message in bench.events), "a word")
+        until(lambda: bench.jobs.worker_of(job) is None, "the end of the attempt")
+        assert bench.jobs.show(next_job).state == "waiting", "it would meet the same disk"
+        filler.unlink()
+        info = bench.ended(job)
+        assert info.state == "done", info.error
+        assert info.attempts == 2
+        assert info.segments is not None
+        assert bench.ended(next_job).state == "done"
+        # The segment that found no room is made again.
+        next_info = bench.jobs.show(next_job)
+        assert bench.calls == info.segments + 1 + (next_info.segments or 0)
+    finally:
+        bench.close()
+        os.system(f"umount '{bench.state}'")
+
+
 def test_a_store_survives_its_process_and_learns(tmp_path: Path, bench: Bench) -> None:
     store = Store(tmp_path / "store")
     ((n, new),) = store.submit([(bench.spec("/in.wav", key="a"), "told")])
