@@ -423,13 +423,26 @@ def _new(folder: Path, name: str) -> Path:
 
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
+    load_1min = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load_1min": load_1min,
+        "niceness": os.nice(0) if hasattr(os, "nice") else None,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "warning": other_work(load_1min, os.cpu_count()),
     }
+
+
+def other_work(load_1min: float | None, cores: int | None) -> str | None:
+    """A word of warning where the machine had more to do than it has cores; None where it had not."""
+    if load_1min is None or not cores or load_1min <= cores:
+        return None
+    return (
+        f"The machine was busy with other work (load {load_1min:.1f} on {cores} cores): figures by the clock, and the "
+        "delay, which grows when blocks come late, are too high."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -462,7 +475,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         print(json.dumps(rows, indent=1))
         return 0
-    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    about = machine()
+    warning = about.pop("warning")
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    if warning:
+        print(warning)
     print(table(figures))
     if told:
         print(delay_table(told))

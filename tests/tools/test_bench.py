@@ -60,6 +60,13 @@ def test_every_block_of_the_loop_is_counted_once(voice: str, block_ms: float) ->
     assert min(spent) > 0.0
 
 
+def test_a_busy_machine_is_told() -> None:
+    assert bench.other_work(1.9, 2) is None
+    assert bench.other_work(None, 2) is None
+    assert "load 5.0 on 2 cores" in str(bench.other_work(5.0, 2))
+    assert bench.machine()["cores"]
+
+
 def test_speech_is_as_long_as_asked_and_no_silence() -> None:
     sound = bench.speech(0.5)
     assert sound.shape == (bench.RATE_HZ // 2,)
