@@ -12,9 +12,10 @@ def long_noise() -> Block:
     return np.random.default_rng(3).uniform(-0.5, 0.5, 10 * 48000).astype(np.float32)
 
 
-@pytest.mark.parametrize("duplex", [True, False])
-@pytest.mark.parametrize("slowness", [1.05, 1.5, 2.0, 4.0])
-@pytest.mark.parametrize("seconds", [3.0, 40.0])
+@pytest.mark.parametrize(
+    ("slowness", "seconds", "duplex"),
+    [(1.05, 3.0, True), (1.05, 3.0, False), (1.5, 3.0, False), (2.0, 20.0, True), (4.0, 3.0, True), (4.0, 3.0, False)],
+)
 def test_a_model_that_is_too_slow(slowness: float, seconds: float, duplex: bool) -> None:
     table = long_noise()
     rig = Rig(
