@@ -1,6 +1,8 @@
 """Measures how the built-in voice sounds: opinion score, pitch error, likeness to the input, cost, delay.
 
-Run: python tools/quality.py [--voice V] [--pitch N] [--formant N] [--json]
+Run: python tools/quality.py [--voice V] [--pitch N] [--formant N] [--offsets MS,MS…] [--json]
+One opinion of DNSMOS on a short recording moves by up to 0.9 between inaudible variants. So every recording is judged
+several times, its start left out by each of the offsets, and the mean over all recordings is given.
 Needs onnxruntime and speechmos (its DNSMOS model) and pyworld-prebuilt (an f0 tracker that is not ours).
 """
 
@@ -29,6 +31,7 @@ FRAME_S = 0.050
 LAG_S = 0.005
 SILENT_DB = -60.0
 GROSS_CENTS = 50.0
+OFFSETS_MS = (0.0, 50.0, 100.0, 150.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class Quality:
     dnsmos_in: float | None
     dnsmos_out: float | None
     dnsmos_loss: float | None
+    dnsmos_loss_by_recording: dict[str, float] | None
+    dnsmos_offsets_ms: tuple[float, ...]  # what of each start was left out; scores are means over these
     f0_median_cents: float | None
     f0_gross_percent: float | None
     correlation: float  # largest of any 50 ms frame with the input within ±5 ms of the delay
@@ -110,6 +115,10 @@ class Opinion:
             scores.append(np.polyval([-0.06766283, 1.11546468, 0.04602535], raw))  # the model's calibration
         return float(np.mean(scores))
 
+    def averaged(self, audio: Audio, offsets_ms: tuple[float, ...]) -> float:
+        """Mean score of speech at 16 kHz, shape (frames,), over several places to begin."""
+        return float(np.mean([self(audio[round(ms * JUDGED_HZ / 1000) :]) for ms in offsets_ms]))
+
 
 def f0_errors(heard: Audio, spoken: Audio, semitones: float) -> Audio:
     """How far the output's f0 is from the input's moved by `semitones`, in cents, where both are voiced.
@@ -171,8 +180,19 @@ def measure(
     rate_hz: int = 48000,
     block_ms: float = 20.0,
     opinion: bool = True,
+    offsets_ms: tuple[float, ...] = OFFSETS_MS,
 ) -> Quality:
-    """Run all recordings through a live voice and measure what comes out."""
+    """Run all recordings through a live voice and measure what comes out.
+
+    Args:
+        asset: A built-in voice.
+        pitch: Semitones, added to the voice's own.
+        formant: Semitones, added to the voice's own.
+        rate_hz: Rate of the live session.
+        block_ms: Length of its blocks.
+        opinion: Ask DNSMOS, which takes longest.
+        offsets_ms: How much of each recording's start is left out, once for each opinion asked.
+    """
     parameters = VoiceParameters(pitch=pitch, formant=formant)
     judge = Opinion() if opinion else None
     shift = 0.0
@@ -180,7 +200,8 @@ def measure(
         own = asset.defaults.get("pitch", 0.0)
         shift = pitch + (float(own) if isinstance(own, int | float) else 0.0)
     tracked = asset.defaults.get("style", "natural") in ("natural", "unchanged", "breathy")
-    before, after, cents, likeness, delays, spent = [], [], [], [], [], []
+    before, after = {}, {}
+    cents, likeness, delays, spent = [], [], [], []
     block = round(block_ms * rate_hz / 1000)
     late = 0
     for path in sorted(SPEECH.glob("*.flac")):
@@ -202,19 +223,22 @@ def measure(
         if tracked:
             cents.append(f0_errors(heard, spoken, shift))
         if judge is not None:
-            before.append(judge(heard))
-            after.append(judge(spoken))
+            before[path.stem] = judge.averaged(heard, offsets_ms)
+            after[path.stem] = judge.averaged(spoken, offsets_ms)
     errors = np.concatenate(cents) if cents else None
     figures = np.concatenate(likeness)
     mean = float(np.mean(spent))
+    dry, wet = (float(np.mean([*scores.values()])) if scores else None for scores in (before, after))
     return Quality(
         voice=asset.id,
         pitch=pitch,
         formant=formant,
         rate_hz=rate_hz,
-        dnsmos_in=float(np.mean(before)) if before else None,
-        dnsmos_out=float(np.mean(after)) if after else None,
-        dnsmos_loss=float(np.mean(before) - np.mean(after)) if before else None,
+        dnsmos_in=dry,
+        dnsmos_out=wet,
+        dnsmos_loss=None if dry is None or wet is None else dry - wet,
+        dnsmos_loss_by_recording={name: before[name] - after[name] for name in before} if before else None,
+        dnsmos_offsets_ms=offsets_ms if before else (),
         f0_median_cents=float(np.median(np.abs(errors))) if errors is not None else None,
         f0_gross_percent=float(100 * np.mean(np.abs(errors) > GROSS_CENTS)) if errors is not None else None,
         correlation=float(figures.max()),
@@ -237,12 +261,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=int, default=48000, help="Hz of the live session")
     parser.add_argument("--block-ms", type=float, default=20.0)
     parser.add_argument("--no-opinion", action="store_true", help="leave out DNSMOS, which takes longest")
+    parser.add_argument(
+        "--offsets",
+        type=_milliseconds,
+        default=OFFSETS_MS,
+        metavar="MS,MS…",
+        help="starts at which DNSMOS is asked; the mean is given (default: 0,50,100,150)",
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
     try:
         asset = find_voice(asked.voice)
         found = measure(
-            asset, asked.pitch, asked.formant, asked.rate, asked.block_ms, opinion=not asked.no_opinion
+            asset,
+            asked.pitch,
+            asked.formant,
+            asked.rate,
+            asked.block_ms,
+            opinion=not asked.no_opinion,
+            offsets_ms=asked.offsets,
         )
     except (KeyError, ImportError) as error:
         print(error.args[0], file=sys.stderr)
@@ -251,9 +288,30 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(asdict(found), indent=2))
         return 0
     for name, value in asdict(found).items():
-        shown = "not measured" if value is None else f"{value:.3f}" if isinstance(value, float) else value
-        print(f"{name:20} {shown}")
+        print(f"{name:24} {_shown(value)}")
+    if found.dnsmos_offsets_ms:
+        count = len(found.dnsmos_offsets_ms)
+        print(f"DNSMOS figures are means over all recordings, each judged from {count} starting points.")
     return 0
+
+
+def _milliseconds(text: str) -> tuple[float, ...]:
+    offsets = tuple(float(part) for part in text.split(","))
+    if not all(0 <= ms <= 1000 for ms in offsets):
+        raise argparse.ArgumentTypeError("offsets are milliseconds, 0 to 1000")
+    return offsets
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not measured"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        return " ".join(f"{name} {_shown(one)}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return " ".join(f"{one:g}" for one in value) or "not measured"
+    return str(value)
 
 
 if __name__ == "__main__":
