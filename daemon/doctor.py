@@ -11,8 +11,6 @@ from pathlib import Path
 from myna.control.contract import DoctorReply, Finding, SessionStatus, Warning_
 from myna.daemon import compute, compute_probe
 from myna.daemon.audio.enumerate import list_in_child
-from myna.daemon.route import findings as route
-from myna.daemon.service import findings as service
 from myna.daemon.settings import SettingsFile
 from myna.daemon.voices import VoiceLibrary
 
@@ -27,6 +25,10 @@ def examine(
     *, state: Path, settings: SettingsFile, voices: VoiceLibrary, sessions: Iterable[SessionStatus]
 ) -> DoctorReply:
     """Everything that `myna doctor` tells. Runs child processes: never on the control thread."""
+    # Only now: what they need would slow every start of the daemon.
+    from myna.daemon.route import findings as route
+    from myna.daemon.service import findings as service
+
     asked = settings.value.compute
     parts: tuple[Callable[[], Iterable[Finding]], ...] = (
         lambda: _disk(state, settings),

@@ -32,7 +32,6 @@ from myna.control.contract import (
     SessionStatus,
 )
 from myna.control.errors import MynaError
-from myna.daemon.live.change import Change, change
 from myna.daemon.live.messages import (
     Answer,
     Check,
@@ -229,16 +228,16 @@ class LiveControl:
                 consent="required",
             )
         revision = self._next_revision()
-        self._keep(request.session, msgspec.structs.replace(kept, settings=settings))
-        reply_now = LiveSetReply(revision=revision, settings=settings, saved=request.session not in self._unsaved)
-        if session.config is None:
-            return reply_now
-        config = msgspec.structs.replace(
-            session.config, settings=settings, monitor_consent=raw_heard, revision=revision
-        )
-        reply = Deferred()
-        self._send(session, Configure(id=session.next_id(), config=config), reply, lambda _: reply_now)
-        return reply
+
+        def done(_: Answer | None) -> LiveSetReply:  # kept only once it is in force
+            self._keep(request.session, msgspec.structs.replace(kept, settings=settings))
+            return LiveSetReply(revision=revision, settings=settings, saved=request.session not in self._unsaved)
+
+        old = session.config
+        if old is None:
+            return done(None)
+        config = msgspec.structs.replace(old, settings=settings, monitor_consent=raw_heard, revision=revision)
+        return self._change(session, old, config, done)
 
     def voice(self, request: LiveVoice) -> Deferred | SessionStatus:
         """live.voice"""
@@ -251,23 +250,12 @@ class LiveControl:
         config = msgspec.structs.replace(
             session.config, voice=VoiceOrder.of(voice), placement=self._place(voice), revision=self._next_revision()
         )
-        if change(session.config, config) is Change.DEVICES:
-            config = msgspec.structs.replace(config, placement=session.config.placement)
-        reply = Deferred()
 
         def done(_: Answer) -> SessionStatus:  # kept only once it runs: a voice that fails leaves the old one
             self._keep(request.session, msgspec.structs.replace(self._kept[request.session], voice=voice.id))
             return self._measured(request.session)
 
-        old = session.config
-        self._send(
-            session,
-            Configure(id=session.next_id(), config=config),
-            reply,
-            done,
-            failed=lambda: session.keep_config(old),
-        )
-        return reply
+        return self._change(session, session.config, config, done)
 
     def bypass(self, request: LiveSwitch) -> Deferred:
         """live.bypass"""
@@ -304,11 +292,8 @@ class LiveControl:
         """live.check"""
         session = self._running(request.session)
         config = session.config
-        if config is None or request.voice is not None:
-            kept = self._kept.get(request.session, KeptSession())
-            voice = VoiceOrder.of(self._resolve(request.voice or kept.voice))
-        else:
-            voice = config.voice
+        assert config is not None
+        voice = config.voice if request.voice is None else VoiceOrder.of(self._resolve(request.voice))
         reply = Deferred()
         order = Check(id=session.next_id(), voice=voice)
         empty = CheckReply(voice=voice.id, rows=(), smallest_ms=None)
@@ -346,18 +331,27 @@ class LiveControl:
         session = self._running(request.session)
         assert session.config is not None
         config = msgspec.structs.replace(session.config, revision=self._next_revision(), **{field: request.on})
+        return self._change(session, session.config, config, lambda _: self._measured(request.session))
+
+    def _change(
+        self,
+        session: LiveSession,
+        old: SessionConfig | None,
+        config: SessionConfig,
+        make: Callable[[Answer], Message],
+        *,
+        resumed: bool = False,
+    ) -> Deferred:
+        """Have the worker take `config`; where it refuses, the session goes by `old` again."""
         reply = Deferred()
-        self._send(
-            session, Configure(id=session.next_id(), config=config), reply, lambda _: self._measured(request.session)
-        )
+        order = Configure(id=session.next_id(), config=config, resumed=resumed)
+        self._send(session, order, reply, make, failed=lambda: session.keep_config(config, old))
         return reply
 
     def _configure(
         self, session: LiveSession, config: SessionConfig, *, wait: bool, resumed: bool
     ) -> Deferred | SessionStatus:
-        reply = Deferred()
-        order = Configure(id=session.next_id(), config=config, resumed=resumed)
-        self._send(session, order, reply, lambda _: self._measured(session.name))
+        reply = self._change(session, session.config, config, lambda _: self._measured(session.name), resumed=resumed)
         return reply if wait else self._measured(session.name)
 
     def _send(

@@ -16,7 +16,7 @@ from myna.engines.base import EngineSpec
 
 log = logging.getLogger(__name__)
 
-PROBE_WAIT_S = 12.0  # a vendor's tool may take ten seconds, and rarely does
+PROBE_WAIT_S = 1.5  # on the control thread: a tool that takes longer is asked for again by the client
 
 
 class Placing:
@@ -94,5 +94,8 @@ class Placing:
         """The decision for an engine; None: it computes on the CPU whatever there is."""
         if spec.capabilities.devices <= {"cpu"}:
             return None
-        self._ready.wait(PROBE_WAIT_S)
+        if not self._ready.wait(PROBE_WAIT_S):
+            raise MynaError(
+                "busy", "Accelerators are still being looked for: try again in a few seconds.", retry_after_s=5.0
+            )
         return self._decision

@@ -111,10 +111,13 @@ class LiveSession:
         with contextlib.suppress(BlockingIOError):
             self._wake_in.send(b"!")
 
-    def keep_config(self, config: SessionConfig) -> None:
-        """A change was refused by the worker: a restart uses this configuration again."""
-        if self._config is not None:
-            self._config = config
+    def keep_config(self, refused: SessionConfig, old: SessionConfig | None) -> None:
+        """The worker refused a change: a restart, and the next change, go by the old configuration again.
+
+        Not where something newer was asked for meanwhile, nor where the session goes on trying by itself.
+        """
+        if self._config is refused and self._status.state != "reconnecting":
+            self._config = old
 
     def close(self, timeout_s: float = 8.0) -> None:
         """Stop the worker and end the thread."""

@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from myna.control import codec, keys
 from myna.control.connection import Connection
@@ -34,6 +33,9 @@ from myna.control.contract import (
 )
 from myna.control.errors import MynaError
 from myna.control.process import started_at
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
 
 log = logging.getLogger(__name__)
 
@@ -322,6 +324,8 @@ class Server:
         pair = keys.server_keys(state)
         keys.local_keys(state)
         self._server_key = pair.public
+        from zmq.auth.thread import ThreadAuthenticator  # pulls in asyncio, which ipc does without
+
         self._auth = ThreadAuthenticator(context)
         self._auth.start()
         self._auth.configure_curve_callback(domain=_ZAP_DOMAIN, credentials_provider=_AllowList(state))

@@ -1,5 +1,7 @@
 """What all tests share: where their data lies."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,17 @@ import soundfile
 from numpy.typing import NDArray
 
 TESTS = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """What a test, or a command run within it, sets in the environment ends with it; none starts with MYNA_ set."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("MYNA_")]:
+        del os.environ[name]
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,7 @@ def _boot_clock() -> float:
 class SleepWatch:
     """Compares a clock that stands still while the machine sleeps with one that does not (Linux)."""
 
-    def __init__(
-        self, awake: Callable[[], float] = time.monotonic, always: Callable[[], float] = _boot_clock
-    ) -> None:
+    def __init__(self, awake: Callable[[], float] = time.monotonic, always: Callable[[], float] = _boot_clock) -> None:
         self._awake, self._always = awake, always
         self._began = always() - awake()
 

@@ -47,9 +47,7 @@ class Listed:
         return self.inputs if direction == "input" else self.outputs
 
 
-def candidates(
-    devices: Iterable[Listed], name: str | None, direction: Direction, host_api: str | None
-) -> list[Listed]:
+def candidates(devices: Iterable[Listed], name: str | None, direction: Direction, host_api: str | None) -> list[Listed]:
     """The devices a name can mean, at most one per host API, best host API first.
 
     An exact name wins over one that differs in case, that over one that contains the name. None is each host API's
@@ -83,16 +81,12 @@ def candidates(
     ):
         names = sorted({device.name for device in fits})
         if len({each.casefold() for each in names}) > 1:
-            raise DeviceError(
-                "not_found", f"{name!r} fits several {direction} devices: {_listed(names)}.", near=names
-            )
+            raise DeviceError("not_found", f"{name!r} fits several {direction} devices: {_listed(names)}.", near=names)
         if fits:
             return _one_per_host_api(fits)
     names = sorted({device.name for device in usable})
     near = difflib.get_close_matches(name, names, NEAR_NAMES, 0.3) or names[:NEAR_NAMES]
-    raise DeviceError(
-        "not_found", f"There is no {direction} device {name!r}. Near: {_listed(near)}.", near=near
-    )
+    raise DeviceError("not_found", f"There is no {direction} device {name!r}. Near: {_listed(near)}.", near=near)
 
 
 def best_pair(inputs: Sequence[Listed], outputs: Sequence[Listed]) -> tuple[Listed, Listed]:
@@ -114,9 +108,7 @@ def _defaults(usable: list[Listed], direction: Direction) -> list[Listed]:
     if fits:
         return fits
     names = sorted({device.name for device in usable})
-    raise DeviceError(
-        "not_found", f"No default {direction} device is set; name one of: {_listed(names)}.", near=names
-    )
+    raise DeviceError("not_found", f"No default {direction} device is set; name one of: {_listed(names)}.", near=names)
 
 
 def _one_per_host_api(fits: list[Listed]) -> list[Listed]:

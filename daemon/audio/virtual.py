@@ -7,9 +7,7 @@ _PARTS = (
     "virtual", "virtmic", "virt_", "vb-audio", "vb-cable", "voicemeeter", "black ?hole", "soundflower", "monitor of",
     r"\.monitor\b",
 )  # fmt: skip
-_VIRTUAL = re.compile(
-    "|".join((*(f"(?<![a-z]){word}(?![a-z])" for word in _WORDS), *_PARTS)), re.IGNORECASE
-)
+_VIRTUAL = re.compile("|".join((*(f"(?<![a-z]){word}(?![a-z])" for word in _WORDS), *_PARTS)), re.IGNORECASE)
 
 
 def is_virtual(name: str) -> bool:

@@ -23,9 +23,9 @@ class Change(Enum):
 
 def change(old: SessionConfig, new: SessionConfig) -> Change:
     """The dearest change from `old` to `new`."""
-    if old.devices != new.devices or old.placement != new.placement:
+    if old.devices != new.devices:
         return Change.DEVICES
-    if old.voice != new.voice or any(
+    if (old.voice, old.placement) != (new.voice, new.placement) or any(
         getattr(old.settings, name) != getattr(new.settings, name) for name in PIPELINE_SETTINGS
     ):
         return Change.PIPELINE

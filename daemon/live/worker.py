@@ -55,6 +55,7 @@ CODES: tuple[tuple[type[Exception], str], ...] = (
     (OutOfMemory, "compute_unavailable"),
     (BackendUnavailable, "compute_unavailable"),
     (EngineError, "failed"),
+    (ImportError, "missing_asset"),
     (DeviceError, "device_unavailable"),
 )
 
@@ -70,6 +71,8 @@ def answer_of(identity: int, error: Exception | None, **results: Any) -> Answer:
     if isinstance(error, OutOfMemory):
         facts["reason"] = "out_of_memory"
     message = str(error)
+    if isinstance(error, ImportError):
+        message = f"A package is missing ({error}): pip install 'myna[daemon]', for RVC voices 'myna[rvc]'."
     if code == "internal":
         message = f"A bug of ours ended this: {type(error).__name__}. The log tells more."
     return Answer(id=identity, code=code, message=message, facts=facts)

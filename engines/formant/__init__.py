@@ -9,9 +9,7 @@ if TYPE_CHECKING:
     from myna.engines.base import FileVoice, LiveVoice
 
 
-def _open_live(
-    asset: VoiceAsset, placement: Placement, parameters: VoiceParameters, rate_hz: int
-) -> "LiveVoice":
+def _open_live(asset: VoiceAsset, placement: Placement, parameters: VoiceParameters, rate_hz: int) -> "LiveVoice":
     from myna.engines.formant.voice import open_live  # scipy is imported in here, not before
 
     return open_live(asset, placement, parameters, rate_hz)

@@ -112,9 +112,7 @@ class FileFormant:
         """Nothing is held."""
 
 
-def open_live(
-    asset: VoiceAsset, placement: Placement, parameters: VoiceParameters, rate_hz: int
-) -> LiveFormant:
+def open_live(asset: VoiceAsset, placement: Placement, parameters: VoiceParameters, rate_hz: int) -> LiveFormant:
     """Open a voice for a live session; it computes on the CPU wherever it is placed.
 
     Raises:

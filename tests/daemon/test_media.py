@@ -58,9 +58,7 @@ def code_of(path: Path) -> str:
     return caught.value.code
 
 
-def encoded(
-    path: Path, audio: media.Block, container: str, codec: str, *, picture: bool = False, **tags: str
-) -> Path:
+def encoded(path: Path, audio: media.Block, container: str, codec: str, *, picture: bool = False, **tags: str) -> Path:
     """A file by FFmpeg's libraries, with a picture track before the sound where asked."""
     with av.open(str(path), "w", format=container) as out:
         out.metadata.update(tags)
@@ -116,16 +114,12 @@ def test_other_formats_of_libsndfile(tmp_path: Path, suffix: str) -> None:
     [("mp4", "m4a", "aac", False), ("webm", "webm", "libopus", False), ("mp4", "mp4", "aac", True),
      ("matroska", "mkv", "flac", False), ("adts", "aac", "aac", False)],
 )  # fmt: skip
-def test_what_only_ffmpeg_decodes(
-    tmp_path: Path, container: str, suffix: str, codec: str, picture: bool
-) -> None:
+def test_what_only_ffmpeg_decodes(tmp_path: Path, container: str, suffix: str, codec: str, picture: bool) -> None:
     audio = tone(RATE_HZ)
     if codec == "flac":
         with av.open(str(tmp_path / "a.mkv"), "w", format=container) as out:
             stream = out.add_stream("flac", rate=RATE_HZ, layout="mono")
-            frame = av.AudioFrame.from_ndarray(
-                (audio * 32767).astype(np.int16)[None], format="s16", layout="mono"
-            )
+            frame = av.AudioFrame.from_ndarray((audio * 32767).astype(np.int16)[None], format="s16", layout="mono")
             frame.sample_rate, frame.pts = RATE_HZ, 0
             for packet in [*stream.encode(frame), *stream.encode(None)]:
                 out.mux(packet)
@@ -151,9 +145,7 @@ def test_channels_are_averaged_and_blocks_do_not_matter(tmp_path: Path) -> None:
     channels = rng.uniform(-0.5, 0.5, (7001, 6))
     soundfile.write(tmp_path / "six.wav", channels, 44_100, subtype="FLOAT")
     got = whole(tmp_path / "six.wav", 997)
-    np.testing.assert_array_equal(
-        got, channels.astype(np.float32).mean(axis=1, dtype=np.float64).astype(np.float32)
-    )
+    np.testing.assert_array_equal(got, channels.astype(np.float32).mean(axis=1, dtype=np.float64).astype(np.float32))
     for block in (1, 7001, 5000):
         np.testing.assert_array_equal(whole(tmp_path / "six.wav", block), got)
 
@@ -302,18 +294,14 @@ def test_a_video_without_sound(tmp_path: Path) -> None:
 
 
 def wav_header(rate_hz: int, channels: int, data_bytes: int, declared: int) -> bytes:
-    shape = struct.pack(
-        "<HHIIHH", 1, channels, rate_hz, (rate_hz * channels * 2) & 0xFFFFFFFF, channels * 2, 16
-    )
+    shape = struct.pack("<HHIIHH", 1, channels, rate_hz, (rate_hz * channels * 2) & 0xFFFFFFFF, channels * 2, 16)
     return (
         b"RIFF" + struct.pack("<I", 36 + declared) + b"WAVE"
         + b"fmt " + struct.pack("<I", 16) + shape + b"data" + struct.pack("<I", declared) + bytes(data_bytes)
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rate_hz", "channels"), [(1, 1), (999, 2), (4_000_000, 1), (48_000, 65), (48_000, 1000)]
-)
+@pytest.mark.parametrize(("rate_hz", "channels"), [(1, 1), (999, 2), (4_000_000, 1), (48_000, 65), (48_000, 1000)])
 def test_absurd_rates_and_channels(tmp_path: Path, rate_hz: int, channels: int) -> None:
     path = tmp_path / "absurd.wav"
     path.write_bytes(wav_header(rate_hz, channels, channels * 200, channels * 200))
@@ -554,9 +542,7 @@ def test_a_full_disk(tmp_path: Path, format: media.Format, size: int) -> None:  
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_disk_that_fills_at_the_last_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_disk_that_fills_at_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -13,9 +13,7 @@ from myna.daemon.audio.virtual import is_virtual
 
 
 def listed(index: int, name: str, host_api: str, inputs: int = 0, outputs: int = 0, **more: bool) -> Listed:
-    return Listed(
-        index=index, name=name, host_api=host_api, inputs=inputs, outputs=outputs, rate_hz=48000, **more
-    )
+    return Listed(index=index, name=name, host_api=host_api, inputs=inputs, outputs=outputs, rate_hz=48000, **more)
 
 
 DEVICES = [

@@ -79,9 +79,7 @@ def test_discard_skips_and_positions_go_on() -> None:
 
 
 def test_channel_maps_mix_down_and_spread() -> None:
-    core = Core(
-        rate_hz=48000, in_channels=4, out_channels=3, in_map=(1, 3), out_map=(0, 2), capacity_frames=256
-    )
+    core = Core(rate_hz=48000, in_channels=4, out_channels=3, in_map=(1, 3), out_map=(0, 2), capacity_frames=256)
     heard = np.zeros((100, 4), np.float32)
     heard[:, 0], heard[:, 1], heard[:, 2], heard[:, 3] = 9.0, 0.5, 9.0, -0.25
     out = np.full((100, 3), 9.0, np.float32)

@@ -28,9 +28,7 @@ def sound(begin: int, frames: int) -> np.ndarray[tuple[int], np.dtype[np.float32
 
 
 def test_passthrough_between_threads_is_exact_wherever_it_was_in_time() -> None:
-    core = Core(
-        rate_hz=48000.0, in_channels=1, out_channels=1, in_map=(0,), out_map=(0,), capacity_frames=4096
-    )
+    core = Core(rate_hz=48000.0, in_channels=1, out_channels=1, in_map=(0,), out_map=(0,), capacity_frames=4096)
     callback, done = Callback(core.callback), threading.Event()
     heard = sound(0, PERIOD * CALLBACKS)
     played = np.zeros_like(heard)
