@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import cast
 
@@ -333,8 +334,13 @@ def _mark(order: Order, facts: dict[str, object], grid: Grid, cutting: Cutting) 
             return path, -1, -1
         return path, found.st_size, found.st_mtime_ns
 
+    try:
+        program = version("myna")  # another version of a voice gives other bytes
+    except PackageNotFoundError:
+        program = ""
     whole = (
         FORMAT_VERSION,
+        program,
         identity(order.input),
         order.kind,
         order.seconds,
