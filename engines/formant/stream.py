@@ -17,9 +17,9 @@ SILENCE_S = 0.090  # of exact zeros, after which nothing sounds any more
 _TRACKED_HZ = 12000.0  # about the rate at which periods are found
 _RUMBLE_HZ = 60.0
 # Cut out of its surroundings a pulse is a copy of one of the input's, wherever it is put: alone in a 50 ms frame, at
-# the edges of creaky voice, it was the input's own waveform (correlation 0.93; as noise 0.80). All-pass sections over
+# the edges of creaky voice, it was the input's own waveform (correlation 0.93; as noise 0.85). All-pass sections over
 # all voiced sound were tried instead: 0.89, and worse in DNSMOS.
-_ALONE = 0.03  # of a pulse's energy: with less than this 10 to 25 ms before or after it, it is spoken as noise
+_ALONE = 0.1  # of a pulse's energy: with less than this 10 to 25 ms before or after it, it is spoken as noise
 _RAMP_S = 0.030  # a new pitch or formant is reached in this time
 _SEARCHED = 1.25  # times the expected period, within which the next mark is found
 _LOUDEST = 16.0  # +24 dBFS; what is above is no sound

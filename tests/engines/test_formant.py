@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from myna.engines.base import Block, LiveVoice, ParameterRefused, Placement, VoiceAsset, VoiceParameters
 from myna.engines.formant import SPEC
 
-RATES = (8000, 11025, 16000, 22050, 44100, 48000, 96000, 192000)
+RATES = (8000, 11025, 16000, 44100, 48000, 192000)
 VOICES = {asset.id: asset for asset in SPEC.built_in}
 CHANGING = [name for name, asset in VOICES.items() if not asset.unchanged]
 
