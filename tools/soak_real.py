@@ -1,4 +1,4 @@
-"""Minutes of the real daemon on a real sound server: commands, kills, restarts; the laws checked on what was recorded."""
+"""Minutes of the real daemon on a real sound server: commands, kills, restarts; the laws checked on recordings."""
 
 import contextlib
 import json
@@ -134,8 +134,10 @@ def soak(seconds: float, seed: int) -> Table:
                 restart_server()  # its script makes the cables again
 
             during = {
-                "set": lambda: daemon.myna("live", "set", f"formant={dice.integers(1, 4)}", f"pitch={dice.integers(2, 8)}"),
-                "voice": lambda: daemon.myna("live", "voice", str(dice.choice(VOICES)), ),
+                "set": lambda: daemon.myna(
+                    "live", "set", f"formant={dice.integers(1, 4)}", f"pitch={dice.integers(2, 8)}"
+                ),
+                "voice": lambda: daemon.myna("live", "voice", str(dice.choice(VOICES))),
                 "mute": lambda: (daemon.myna("live", "mute", "on"), daemon.myna("live", "mute", "off")),
                 "block": lambda: daemon.myna("live", "set", f"block_ms={dice.choice([20, 40, 60])}"),
                 "kill -9 worker": kill_worker,

@@ -83,7 +83,8 @@ class Prefill:
         if overload:
             self._begin_calm(now_s)
         elif now_s - self._calm_since_s >= self._hold_s:
-            level = max(self.nominal_ms, self._needed_ms + 1.0)
+            # A hair over nominal is nominal: what it was measured by varies by as much.
+            level = self.nominal_ms if self._needed_ms <= self.nominal_ms + 0.5 else self._needed_ms + 1.0
             if level < self.level_ms:
                 self.level_ms = level
                 self._returned_at_s = now_s
