@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import cast
 
 import msgspec
 import numpy as np
+import psutil
 import soxr
 
 from myna.daemon import media
@@ -304,6 +304,10 @@ class _Task:
 
 def peak_rss_bytes() -> int:
     """The most memory that this process had, over its life."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # POSIX only
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
