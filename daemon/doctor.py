@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from myna.control.contract import DoctorReply, Finding, SessionStatus, Warning_
-from myna.daemon import compute, compute_probe
 from myna.daemon.audio.enumerate import list_in_child
 from myna.daemon.settings import SettingsFile
 from myna.daemon.voices import VoiceLibrary
@@ -26,6 +25,7 @@ def examine(
 ) -> DoctorReply:
     """Everything that `myna doctor` tells. Runs child processes: never on the control thread."""
     # Only now: what they need would slow every start of the daemon.
+    from myna.daemon import compute, compute_probe
     from myna.daemon.route import findings as route
     from myna.daemon.service import findings as service
 

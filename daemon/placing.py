@@ -4,15 +4,17 @@ import logging
 import os
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from myna.control.errors import MynaError
-from myna.daemon import compute, compute_probe
-from myna.daemon.compute import Decision
 from myna.daemon.jobs.messages import Place
 from myna.daemon.live.messages import PlacementOrder
 from myna.daemon.settings import ComputeSettings
 from myna.engines import registry
 from myna.engines.base import EngineSpec
+
+if TYPE_CHECKING:  # the tables of cards are only needed by the probe: the daemon's start does not wait for them
+    from myna.daemon.compute import Decision
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +42,16 @@ class Placing:
         self._ready.clear()
         self.start()
 
-    def _asked(self) -> compute.ComputeSettings:
-        return compute.ComputeSettings(
+    def _probe(self) -> None:
+        from myna.daemon import compute, compute_probe
+
+        asked = compute.ComputeSettings(
             device=self._settings.device,
             precision=self._settings.precision,
             allow_cpu_fallback=self._settings.allow_cpu_fallback,
         )
-
-    def _probe(self) -> None:
         try:
-            _, self._decision = compute_probe.probe(self._asked())
+            _, self._decision = compute_probe.probe(asked)
         except Exception:  # a vendor's tool must not keep the built-in voice from running
             log.exception("looking for accelerators failed; computing on the CPU")
         finally:
@@ -90,7 +92,7 @@ class Placing:
             backend=self._settings.backend,
         )
 
-    def _for(self, spec: EngineSpec) -> Decision | None:
+    def _for(self, spec: EngineSpec) -> "Decision | None":
         """The decision for an engine; None: it computes on the CPU whatever there is."""
         if spec.capabilities.devices <= {"cpu"}:
             return None

@@ -43,7 +43,7 @@ from myna.control.contract import (
     Warning_,
 )
 from myna.control.errors import MynaError
-from myna.daemon import compute_probe, doctor
+from myna.daemon import doctor
 from myna.daemon.audio.enumerate import list_in_child
 from myna.daemon.audio.trial import try_in_child
 from myna.daemon.instance import InstanceLock
@@ -337,6 +337,8 @@ class Supervisor:
 
     def _doctor(self, request: DoctorRequest) -> DoctorReply:
         if request.simulate is not None:
+            from myna.daemon import compute_probe
+
             found = compute_probe.simulate(request.simulate)
             return DoctorReply(findings=tuple(found), healthy=all(each.level != "error" for each in found))
         return doctor.examine(
