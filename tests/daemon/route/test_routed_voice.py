@@ -108,13 +108,13 @@ def test_one_command_then_a_killed_server_then_nothing_left(desktop: Desktop, my
     assert answer["session"]["state"] in ("running", "degraded")
     assert answer["session"]["output"] == "Myna"
     speaker = speak(desktop, desktop.folder, 20)
-    until_heard(desktop, expected_hz, 10)
+    until_heard(desktop, expected_hz, 18)
     speaker.kill()
     speaker.wait()
 
     desktop.restart()
     speaker = speak(desktop, desktop.folder, 20)
-    until_heard(desktop, expected_hz, 8)
+    until_heard(desktop, expected_hz, 18)
     speaker.kill()
     speaker.wait()
     assert ours(desktop) == [MICROPHONE, SINK]
