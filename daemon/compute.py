@@ -153,7 +153,7 @@ class Decision:
     """Where to compute. `fallbacks` says in words what was asked and could not be had."""
 
     device: str
-    precision: str
+    precision: str  # `auto` on the CPU: the fastest in which a voice passes its own check, told after its load
     chunk_s: float
     reason: str
     card: Card | None = None
@@ -765,11 +765,13 @@ def _asked_for(verdicts: Sequence[Verdict], asked: str) -> Verdict | None:
 def _on_cpu(
     verdicts: tuple[Verdict, ...], settings: ComputeSettings, reason: str, fallbacks: tuple[str, ...]
 ) -> Decision:
-    if settings.precision not in ("auto", "fp32"):
-        fallbacks += (f"fp32 instead of {settings.precision}: the CPU computes in fp32 only",)
+    precision = settings.precision
+    if precision == "fp16":
+        fallbacks += ("fp32 instead of fp16: the CPU computes in fp32, and in bf16 where it multiplies that natively",)
+        precision = "fp32"
     return Decision(
         device="cpu",
-        precision="fp32",
+        precision=precision,
         chunk_s=CHUNK_MIDDLE_S,
         reason=reason,
         verdicts=verdicts,
@@ -815,7 +817,10 @@ def findings(found: Discovery, decision: Decision) -> list[Finding]:
     if decision.fallbacks:
         level = "warning" if decision.live_allowed else "error"
     chosen = decision.card.name if decision.card is not None else "the CPU"
-    message = f"Computing on {decision.device} ({chosen}) in {decision.precision}: {decision.reason}."
+    precision = decision.precision
+    if precision == "auto":
+        precision = "bf16 where the CPU multiplies it natively and the voice passes its check, else in fp32"
+    message = f"Computing on {decision.device} ({chosen}) in {precision}: {decision.reason}."
     result = [
         Finding(
             area="compute",

@@ -67,7 +67,7 @@ class Placement:
     """Where and how an engine computes. Decided by the daemon, never by the engine."""
 
     device: str = "cpu"  # cpu, cuda:N, xpu:N, mps, dml
-    precision: str = "fp32"  # fp32, fp16, bf16
+    precision: str = "fp32"  # fp32, fp16, bf16, int8; auto (on the CPU): the engine's fastest that passes its checks
     threads: int = 1
     backend: str = "auto"  # auto, eager, openvino, onnxruntime
     cache_dir: Path | None = None  # exported graphs, keyed by content hash

@@ -152,6 +152,8 @@ class OpenVino:
         able = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision == "bf16" and not ("BF16" in able and has_amx()):
             raise BackendUnavailable("this CPU does not multiply bf16 natively")
+        if precision not in ("bf16", "fp32"):
+            raise BackendUnavailable(f"OpenVINO computes in bf16 or fp32 here, not {precision}")
         self.precision = precision
         self._options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
@@ -238,7 +240,7 @@ class OnnxRuntime:
             import onnxruntime
         except ImportError as error:
             raise BackendUnavailable("the package onnxruntime is not installed") from error
-        if precision not in ("fp32", "auto"):
+        if precision != "fp32":
             raise BackendUnavailable(f"onnxruntime computes in fp32 here, not {precision}")
         self._runtime = onnxruntime
         self.precision = "fp32"
@@ -360,9 +362,9 @@ def choose(
 ) -> Choice:
     """The backend that a placement asks for; for `auto` the fastest that passes the check against eager.
 
-    On an accelerator that is torch. On the CPU, `auto` weighs OpenVINO in bf16 (where the CPU has it), OpenVINO in
-    fp32 and torch; a backend named by the user is taken at the precision named, and falls back to torch with its
-    reason when it cannot run.
+    On an accelerator that is torch. On the CPU, precision `auto` weighs bf16 (where the CPU has it), then fp32, then
+    torch; a precision named by the user is tried alone, and fp32 where it cannot be had, with its reason. A backend
+    named by the user is taken even where torch is faster.
 
     Args:
         placement: What was asked.
@@ -374,20 +376,9 @@ def choose(
     if device != "cpu":
         return Choice(Eager(device, placement.precision, placement.threads), (), ())
     eager = Eager("cpu", "fp32", placement.threads)
-    candidates: list[tuple[type[OpenVino] | type[OnnxRuntime], str]]
     if placement.backend == "eager":
         return Choice(eager, (), ())
-    if placement.backend == "openvino":
-        candidates = [(OpenVino, "bf16" if placement.precision == "bf16" else "fp32")]
-    elif placement.backend == "onnxruntime":
-        candidates = [(OnnxRuntime, "fp32")]
-    elif placement.backend == "auto":
-        candidates = [(OpenVino, "bf16"), (OpenVino, "fp32")]
-    else:
-        raise BackendUnavailable(
-            f"there is no backend {placement.backend!r}; auto, eager, openvino and onnxruntime are known",
-            backend=placement.backend,
-        )
+    candidates = _candidates(placement)
     fallbacks: list[str] = []
     prepared = False
     for kind, precision in candidates:
@@ -415,6 +406,25 @@ def choose(
             continue
         return Choice(backend, tuple(fallbacks), (f"{kind.name} {precision}: {worst:.0f} dB against torch",))
     return Choice(eager, tuple(fallbacks), ())
+
+
+def _candidates(placement: Placement) -> list[tuple[type[OpenVino] | type[OnnxRuntime], str]]:
+    """The backends to try on the CPU, best first, each with its precision."""
+    kinds: dict[str, type[OpenVino] | type[OnnxRuntime]] = {
+        "auto": OpenVino,
+        "openvino": OpenVino,
+        "onnxruntime": OnnxRuntime,
+    }
+    if placement.backend not in kinds:
+        raise BackendUnavailable(
+            f"there is no backend {placement.backend!r}; auto, eager, openvino and onnxruntime are known",
+            backend=placement.backend,
+        )
+    kind = kinds[placement.backend]
+    first = placement.precision
+    if first == "auto":
+        first = "fp32" if placement.backend == "onnxruntime" else "bf16"
+    return [(kind, first)] if first == "fp32" else [(kind, first), (kind, "fp32")]
 
 
 def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path) -> Path:

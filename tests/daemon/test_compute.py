@@ -178,12 +178,23 @@ def test_a_missing_device_is_told_loudly(asked: str, allowed: bool) -> None:
 def test_forced_precision(precision: str) -> None:
     on_card = decide(FOUR, ComputeSettings(precision=precision))
     assert (on_card.precision, on_card.fallbacks) == (precision, ())
-    for device in ("cpu", "mps"):
-        cards = [Card(kind="mps", index=0, name="M1")]
-        decision = decide(cards, ComputeSettings(device=device, precision=precision))
-        assert decision.precision == "fp32"
-        assert len(decision.fallbacks) == (precision != "fp32")
-        assert decision.live_allowed
+    cards = [Card(kind="mps", index=0, name="M1")]
+    decision = decide(cards, ComputeSettings(device="mps", precision=precision))
+    assert decision.precision == "fp32"
+    assert len(decision.fallbacks) == (precision != "fp32")
+    assert decision.live_allowed
+    on_cpu = decide(cards, ComputeSettings(device="cpu", precision=precision))
+    assert on_cpu.precision == ("bf16" if precision == "bf16" else "fp32")  # whether it has bf16 is found at load
+    assert len(on_cpu.fallbacks) == (precision == "fp16")
+    assert on_cpu.live_allowed
+
+
+def test_on_the_cpu_the_precision_is_left_to_the_engine_and_told_so() -> None:
+    decision = decide([], ComputeSettings())
+    assert decision.precision == "auto"
+    finding = compute.findings(compute.Discovery(cards=(), method="x"), decision)[0]
+    assert "in bf16 where the CPU" in finding.message
+    assert finding.facts["precision"] == "auto"
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_exports_are_made_once_and_read_from_disk(
 
 
 def test_auto_says_what_it_took_and_why_not_the_others(folder: Path, exports: Path) -> None:
-    placement = Placement(backend="auto", cache_dir=exports)
+    placement = Placement(backend="auto", precision="auto", cache_dir=exports)
     facts = Models(asset(folder), placement).facts(None)
     assert facts.backend in ("openvino", "eager")
     if facts.backend == "openvino":
@@ -124,9 +124,38 @@ def test_a_backend_that_is_wrong_or_slow_is_not_taken(models: Models, monkeypatc
 def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert not backends.has_amx()
-    choice = choose(Placement(backend="openvino", precision="bf16"), all_of(models)[:1])
+    for precision in ("bf16", "auto"):
+        choice = choose(Placement(backend="openvino", precision=precision), all_of(models)[:1])
+        assert (choice.backend.name, choice.backend.precision) == ("openvino", "fp32")
+        assert any("bf16" in f for f in choice.fallbacks)
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "tried"),
+    [
+        ("auto", "auto", ["bf16", "fp32"]), ("auto", "fp32", ["fp32"]), ("auto", "bf16", ["bf16", "fp32"]),
+        ("openvino", "auto", ["bf16", "fp32"]), ("onnxruntime", "auto", ["fp32"]),
+        ("onnxruntime", "bf16", ["bf16", "fp32"]),
+    ],
+)  # fmt: skip
+def test_the_precision_asked_for_is_the_one_tried(
+    models: Models, monkeypatch: pytest.MonkeyPatch, backend: str, asked: str, tried: list[str]
+) -> None:
+    seen: list[str] = []
+
+    class Refusing:
+        name = "refusing"
+
+        def __init__(self, precision: str, *_: object) -> None:
+            seen.append(precision)
+            raise BackendUnavailable("not today")
+
+    monkeypatch.setattr(backends, "OpenVino", Refusing)
+    monkeypatch.setattr(backends, "OnnxRuntime", Refusing)
+    choice = choose(Placement(backend=backend, precision=asked), all_of(models)[:1])
+    assert seen == tried
     assert choice.backend.name == "eager"
-    assert any("bf16" in f for f in choice.fallbacks)
+    assert len(choice.fallbacks) == len(tried)
 
 
 def test_unknown_backends_and_absent_devices_are_refused(models: Models) -> None:
