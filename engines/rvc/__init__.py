@@ -26,12 +26,12 @@ def _open_file(asset: VoiceAsset, placement: Placement, parameters: VoiceParamet
 
 def _check(asset: VoiceAsset) -> tuple[str, ...]:
     """Problems of a voice in words, found without torch and without reading its weights."""
-    from .checkpoint import open_voice
     from .needs import required
+    from .opening import open_any
 
     problems: list[str] = []
     try:
-        voice = open_voice(asset.files["model"])
+        voice = open_any(asset.files["model"])
         problems += voice.notes
     except KeyError:
         problems.append("it has no model file")

@@ -75,8 +75,6 @@ def open_voice(path: Path) -> VoiceFile:
         ModelUnusable: the file is missing, damaged, or something else; the message says what it is and what
             is wanted.
     """
-    if path.suffix.lower() == ".onnx":
-        raise ModelUnusable(f"{path.name} is an ONNX export; {WANTED}", path=str(path))
     content = read_file(path)
     what = _foreign(content)
     if what is not None:
@@ -169,8 +167,9 @@ def _described(path: Path, content: Mapping[object, object], weights: Mapping[st
     _agrees(config, weights, path)
     speakers = weights["emb_g.weight"].shape[0]
     embedder = facts.get("embedder_model", facts.get("embedder"))
-    if embedder and not any(known in str(embedder).lower() for known in ("contentvec", "hubert_base")):
-        notes.append(f"it was trained on the content encoder {embedder}; with ContentVec it will babble")
+    told = encoder_note(embedder)
+    if told is not None:
+        notes.append(told)
     return VoiceFile(
         path=path,
         weights=weights,
@@ -184,6 +183,13 @@ def _described(path: Path, content: Mapping[object, object], weights: Mapping[st
         embedder=str(embedder) if embedder else None,
         notes=tuple(notes),
     )
+
+
+def encoder_note(embedder: object) -> str | None:
+    """A warning for a voice that says it was trained on another content encoder than ContentVec."""
+    if not embedder or any(known in str(embedder).lower() for known in ("contentvec", "hubert_base")):
+        return None
+    return f"it was trained on the content encoder {embedder}; with ContentVec it will babble"
 
 
 def _config(value: object, path: Path) -> VoiceConfig:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from ..base import EngineError, ModelUnusable
 from . import torchfile
-from .checkpoint import content_hash, open_voice
+from .checkpoint import content_hash
+from .onnxfile import OnnxVoice, is_export
+from .opening import open_any
 
 Facts = dict[str, bool | int | float | str | None]
 
@@ -29,7 +31,7 @@ def inspect(path: Path) -> dict[str, object]:
         raise ModelUnusable(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     if head[:2] in (b"Ix", b"Iw", b"IH") and head.isalnum():
         return _index(path)
-    names = _shared_names(path)
+    names = set() if is_export(path) else _shared_names(path)
     if "feature_extractor.conv_layers.0.0.weight" in names or any("feature_extractor.conv_layers" in n for n in names):
         from .embedder import describe
 
@@ -37,7 +39,7 @@ def inspect(path: Path) -> dict[str, object]:
         return {"kind": "embedder", "engine": "rvc", "facts": {**described, **_common(path)}, "problems": []}
     if "unet.encoder.bn.weight" in names and "fc.1.bias" in names:
         return {"kind": "rmvpe", "engine": "rvc", "facts": {"tensors": len(names), **_common(path)}, "problems": []}
-    voice = open_voice(path)
+    voice = open_any(path)
     facts: Facts = {
         "version": voice.version,
         "rate_hz": voice.rate_hz,
@@ -45,8 +47,9 @@ def inspect(path: Path) -> dict[str, object]:
         "speakers": voice.speakers,
         "features": voice.features,
         "embedder": voice.embedder or "contentvec",
-        "tensors": len(voice.weights),
-        "info": voice.info,
+        "format": "onnx" if isinstance(voice, OnnxVoice) else "torch",
+        "tensors": voice.tensors if isinstance(voice, OnnxVoice) else len(voice.weights),
+        "info": "" if isinstance(voice, OnnxVoice) else voice.info,
         **_common(path),
     }
     return {"kind": "voice", "engine": "rvc", "facts": facts, "problems": list(voice.notes)}

@@ -9,18 +9,30 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import MissingAsset, ModelUnusable, ParameterRefused, Placement, VoiceAsset, VoiceFacts, VoiceParameters
+from ..base import (
+    BackendUnavailable,
+    MissingAsset,
+    ModelUnusable,
+    ParameterRefused,
+    Placement,
+    VoiceAsset,
+    VoiceFacts,
+    VoiceParameters,
+)
 from ..f0 import rmvpe
 from ..f0.extractors import PitchExtractor, Rmvpe, Swift, World, refuse
 from ..index import Retrieval
 from . import embedder as embedder_file
 from . import hubert
 from .backends import Choice, Eager, Stage, choose, examples, give_memory_back
-from .checkpoint import VoiceFile, content_hash, open_voice
+from .checkpoint import VoiceFile, content_hash
 from .export import elsewhere
 from .geometry import FORMANT_LIMIT
 from .needs import required
 from .networks import AudioOf, LatentOf, Network, Shape
+from .onnxfile import OnnxVoice
+from .onnxparts import EXPORT_NOTE, PROVIDERS, OnnxParts
+from .opening import open_any
 from .source import Merge
 from .synthesizer import build, read_merge
 
@@ -54,21 +66,25 @@ class Models:
         self.placement = placement
         if "model" not in asset.files:
             raise ModelUnusable(f"the voice {asset.id} has no model file", voice=asset.id)
-        self.voice: VoiceFile = open_voice(asset.files["model"])
+        voice = open_any(asset.files["model"])
+        self.voice: VoiceFile | OnnxVoice = voice
         embedder = required(asset, "embedder")
         self.rmvpe_path = asset.files.get("rmvpe")
         if self.rmvpe_path is not None and not self.rmvpe_path.exists():
             self.rmvpe_path = None
-        embedder_file.check(embedder, self.voice.version, self.voice.features)
-        self.merge: Merge | None = read_merge(self.voice)
-        self.hop, self.rate_hz = self.voice.rate_hz // 100, self.voice.rate_hz
-        self.channels, self.features = self.voice.config.inter, self.voice.features
-        self.speakers = self.voice.speakers
-        key = _key(self.voice.path)
+        embedder_file.check(embedder, voice.version, voice.features)
+        self.hop, self.rate_hz = voice.rate_hz // 100, voice.rate_hz
+        self.features, self.speakers = voice.features, voice.speakers
+        self.merge: Merge | None
+        if isinstance(voice, OnnxVoice):
+            self.merge, self.channels = voice.merge, voice.channels
+        else:
+            self.merge, self.channels = read_merge(voice), voice.config.inter
+        key = _key(voice.path)
         self.content = Network(
             "content",
             _key(embedder) + self.voice.version,
-            lambda: hubert.load(embedder, self.voice.version),
+            lambda: hubert.load(embedder, voice.version),
             (np.zeros((1, 16 * 320 + 80), np.float32),),
         )
         sid = np.zeros(1, np.int64)
@@ -77,8 +93,11 @@ class Models:
         z = np.zeros((1, self.channels, 8), np.float32)
         pitch = (np.ones((1, 40), np.int64),) if self.merge else ()
         source = (np.zeros((1, 1, 8 * self.hop), np.float32),) if self.merge else ()
-        self.latent = Network("latent", key, lambda: LatentOf(build(self.voice).front), (phone, noise, sid, *pitch))
-        self.audio = Network("audio", key, lambda: AudioOf(build(self.voice).back), (z, sid, *source))
+        self.latent = Network("latent", key, lambda: LatentOf(build(_own(voice)).front), (phone, noise, sid, *pitch))
+        self.audio = Network("audio", key, lambda: AudioOf(build(_own(voice)).back), (z, sid, *source))
+        if isinstance(voice, OnnxVoice) and not here:  # the child that exports has nothing to do with it
+            loaded = OnnxParts(voice, placement.threads)
+            self.latent.run, self.audio.run = loaded.latent, loaded.audio
         self.pitch: Network | None = None
         if self.rmvpe_path is not None and self.merge is not None:
             path = self.rmvpe_path
@@ -86,10 +105,10 @@ class Models:
                 "pitch", _key(path), lambda: rmvpe.load(path), (np.zeros((1, 128, rmvpe.MULTIPLE), np.float32),)
             )
         self._stages: OrderedDict[tuple[str, tuple[Shape, ...]], Stage] = OrderedDict()
-        self.notes: list[str] = list(self.voice.notes)
+        self.notes: list[str] = list(voice.notes)
         self.index: Retrieval | None = self._index()
         self.choice: Choice = self._choose(backend, here)
-        self._bytes = sum(t.nbytes for t in self.voice.weights.values())
+        self._bytes = voice.bytes if isinstance(voice, OnnxVoice) else sum(t.nbytes for t in voice.weights.values())
 
     def _index(self) -> Retrieval | None:
         """The voice's index; a bad one is named once and the voice runs without."""
@@ -114,11 +133,10 @@ class Models:
             )
         # Sizes of a short block: the check is about numbers, not about size.
         total, tail, rendered = 60, 40, 16
-        networks: list[tuple[Network, list[Shape]]] = [
-            (self.content, [(1, total * 160)]),
-            (self.latent, self.latent_shapes(total, tail)),
-            (self.audio, self.audio_shapes(rendered)),
-        ]
+        networks: list[tuple[Network, list[Shape]]] = [(self.content, [(1, total * 160)])]
+        if isinstance(self.voice, VoiceFile):
+            networks.append((self.latent, self.latent_shapes(total, tail)))
+            networks.append((self.audio, self.audio_shapes(rendered)))
         if self.pitch is not None:
             networks.append((self.pitch, [(1, 128, 2 * rmvpe.MULTIPLE)]))
         prepare = None
@@ -152,8 +170,8 @@ class Models:
         key = (network.role, tuple(shapes))
         known = self._stages.get(key)
         if known is None:
-            known = self.choice.backend.stage(network, shapes)
-            if self.choice.backend.name != "eager":
+            known = network.run or self.choice.backend.stage(network, shapes)
+            if self.choice.backend.name != "eager" or network.run is not None:
                 network.release()
                 known(*examples(network, shapes))
             self._stages[key] = known
@@ -225,17 +243,25 @@ class Models:
     def facts(self, extractor: PitchExtractor | None) -> VoiceFacts:
         """What runs."""
         backend = self.choice.backend
+        name, providers, fallbacks = backend.name, backend.providers, self.choice.fallbacks
+        if isinstance(self.voice, OnnxVoice):
+            if name != "onnxruntime":
+                name = f"{name} + onnxruntime"
+            providers = (*providers, *(p for p in PROVIDERS if p not in providers))
+            if self.placement.device != "cpu":
+                fallbacks += (f"not {self.placement.device} for the voice itself: an ONNX export runs on the CPU here",)
         return VoiceFacts(
             engine="rvc",
             device=self.placement.device,
             precision=backend.precision,
-            backend=backend.name,
-            providers=backend.providers,
-            fallbacks=self.choice.fallbacks,
+            backend=name,
+            providers=providers,
+            fallbacks=fallbacks,
             model_bytes=self._bytes,
             notes=(
                 *self.notes,
                 *self.choice.notes,
+                *((EXPORT_NOTE,) if isinstance(self.voice, OnnxVoice) else ()),
                 f"pitch by {extractor.name}" if extractor is not None else "a voice without f0: pitch is not moved",
             ),
         )
@@ -247,7 +273,15 @@ class Models:
         for network in (self.content, self.latent, self.audio, self.pitch):
             if network is not None:
                 network.release()
+                network.run = None
         self.choice = Choice(Eager(), (), ())
+
+
+def _own(voice: VoiceFile | OnnxVoice) -> VoiceFile:
+    """The file that our own networks are filled from; an export brings its networks along."""
+    if isinstance(voice, OnnxVoice):
+        raise BackendUnavailable(f"{voice.path.name} is an ONNX export, which runs in onnxruntime only")
+    return voice
 
 
 def _key(path: Path) -> str:

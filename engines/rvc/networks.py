@@ -54,6 +54,7 @@ class Network:
     key: str  # of its weights and of this code's revision; names its exports on disk
     make: Callable[[], nn.Module]
     example: tuple[AnyArray, ...]  # small inputs of the true ranks and types
+    run: Callable[..., NDArray[np.float32]] | None = None  # what computes it where it is no torch module
     _module: nn.Module | None = field(default=None, repr=False)
 
     @property

@@ -24,6 +24,7 @@ from myna.engines.base import ModelUnusable
 from myna.engines.rvc import torchfile
 from myna.engines.rvc.checkpoint import content_hash, open_voice
 from myna.engines.rvc.inspect import inspect
+from myna.engines.rvc.opening import open_any
 from myna.engines.rvc.synthesizer import build
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -336,7 +337,7 @@ def test_the_table_is_long_enough() -> None:
 def test_bad_files_are_named_for_what_they_are(tmp_path: Path, kind: str) -> None:
     make, words = BAD[kind]
     with pytest.raises(ModelUnusable, match=words) as caught:
-        open_voice(make(tmp_path))
+        open_any(make(tmp_path))
     assert "Traceback" not in str(caught.value)
 
 
