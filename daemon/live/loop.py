@@ -77,10 +77,11 @@ class BlockLoop:
         self._asked_s = clock()
         self._expected_frames = 0.0  # compute of a recent block, in session frames
 
-    def run(self) -> str:
+    def run(self, each_turn: Callable[[], None]) -> str:
         """Run until told to stop or the stream ends; returns why it ended. Raises nothing."""
         try:
             while True:
+                each_turn()
                 waited = self.intake.wait(IDLE_MS)
                 if (reason := self.turn(waited)) is not None:
                     return reason

@@ -10,7 +10,7 @@ from myna.daemon.audio.backend import AudioStream, Clock, StreamRequest
 from myna.daemon.audio.open import open_stream
 from myna.daemon.live.builder import Builder, ThreadBuilder
 from myna.daemon.live.loop import BlockLoop
-from myna.daemon.live.realtime import ask_realtime
+from myna.daemon.live.realtime import Courtesy
 from myna.engines import registry
 from myna.engines.base import EngineSpec
 
@@ -32,10 +32,15 @@ class LoopThread:
     """A block loop on a thread of its own, at real-time priority where that is allowed."""
 
     def __init__(self, loop: BlockLoop, ended: Callable[[str], None]) -> None:
-        self.priority: str | None = None
+        self._courtesy: Courtesy | None = None  # made by the thread that it is for
         self._loop, self._ended = loop, ended
         self._thread = threading.Thread(target=self._run, name="block-loop", daemon=True)
         self._thread.start()
+
+    @property
+    def priority(self) -> str | None:
+        """See RunningLoop."""
+        return self._courtesy.told if self._courtesy else None
 
     def join(self, timeout_s: float) -> None:
         """See RunningLoop."""
@@ -43,8 +48,8 @@ class LoopThread:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        self.priority = ask_realtime()
-        self._ended(self._loop.run())
+        self._courtesy = Courtesy()
+        self._ended(self._loop.run(self._courtesy.look))
 
 
 @dataclass(frozen=True, slots=True)

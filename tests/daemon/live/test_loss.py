@@ -262,7 +262,7 @@ def test_an_exception_of_ours_in_the_loop_is_a_loss_that_mends_itself(monkeypatc
     monkeypatch.setattr(rig.running.outlet, "write", broken)
     worker = rig.loops[0]
     rig.audio.advance(0.05)
-    reason = worker.loop.run()
+    reason = worker.loop.run(lambda: None)
     assert "ZeroDivisionError" in reason
     rig.loops.remove(worker)
     worker.ended(reason)
