@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import soxr
+from numpy.typing import NDArray
 
 from myna.control.contract import LiveDevices, LiveSettings, SessionStatus
 from myna.daemon.audio.backend import AudioStream, StreamRequest
@@ -172,7 +173,9 @@ class Rig:
         ear: dict[str, Any] | None = None,
         engine: Behaviour | None = None,
         real_engine: Callable[[str], EngineSpec] | None = None,
+        idle_s: float = 1e-3 * IDLE_MS,
     ) -> None:
+        self.idle_s = idle_s  # a loop without input looks up so often
         self.clock = HandClock()
         self.audio = FakeAudio(self.clock)
         self.mic = self.audio.plug(FakeDevice(name="mic", inputs=1, **(mic or {})))
@@ -220,8 +223,7 @@ class Rig:
         while self.clock() < end_s - 1e-9:
             due_s = min((half.due_s for stream in self.audio._running() for half in stream.halves), default=math.inf)
             work_s = min((builder.queue[0][0] for builder in self.builders if builder.queue), default=math.inf)
-            idle_s = self.clock() + 1e-3 * IDLE_MS  # a loop without input looks up so often
-            self.audio.advance(max(0.0, min(due_s, work_s, idle_s, end_s) - self.clock()) + 1e-9)
+            self.audio.advance(max(0.0, min(due_s, work_s, self.clock() + self.idle_s, end_s) - self.clock()) + 1e-9)
             self.turn(end_s)
 
     def turn(self, until_s: float = 0.0) -> None:
@@ -351,10 +353,20 @@ def delay_ms(rig: Rig, frames: int = 4096, longest_ms: float = 600.0) -> tuple[f
     source = np.asarray(rig.mic.signal(oldest, newest - oldest + len(sound)), np.float64)
     size = 1 << (len(source) + len(sound)).bit_length()
     scores = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(sound.astype(np.float64), size)), size)
-    at = int(np.argmax(np.abs(scores[: newest - oldest + 1])))
-    part = source[at : at + len(sound)]
-    peak = abs(scores[at]) / np.sqrt(np.sum(part**2) * np.sum(sound.astype(np.float64) ** 2) + 1e-30)
+    at, score = _peak(scores, newest - oldest + 1)
+    part = source[round(at) : round(at) + len(sound)]
+    peak = score / np.sqrt(np.sum(part**2) * np.sum(sound.astype(np.float64) ** 2) + 1e-30)
     return 1e3 * (at_s - time_s(heard, oldest + at)), float(peak)
+
+
+def _peak(scores: NDArray[np.float64], frames: int) -> tuple[float, float]:
+    """Where the largest of a cyclic correlation's first scores is, between frames too, and how large it is."""
+    at = int(np.argmax(np.abs(scores[:frames])))
+    near = np.arange(-24, 25)
+    parts = np.linspace(-0.5, 0.5, 65)[:, None] - near
+    values = np.abs((np.sinc(parts) * np.cos(np.pi * parts / 50.0) ** 2) @ scores[(at + near) % len(scores)])
+    best = int(np.argmax(values))
+    return at + best / 64.0 - 0.5, float(values[best])
 
 
 def declared_ms(rig: Rig) -> float:

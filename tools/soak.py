@@ -3,7 +3,7 @@
     python3 tools/dev.py soak --simulated 8h [--seed N]
     python3 tools/dev.py soak --real 10m [--seed N]
 
-Ends with a table of the laws, each with its figure; exit 1 if one does not hold.
+Ends with a table of the laws, each with its figure (`--json`: one line of JSON); exit 1 if one does not hold.
 """
 
 import argparse
@@ -29,7 +29,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--simulated", type=seconds, metavar="TIME", help="so long on simulated devices, e.g. 8h")
     parser.add_argument("--real", type=seconds, metavar="TIME", help="so long on a real sound server, e.g. 10m")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="equal seeds meet equal events [1]")
+    parser.add_argument("--json", action="store_true", help="the table as one line of JSON")
     options = parser.parse_args()
     if options.simulated is None and options.real is None:
         parser.error("say --simulated TIME or --real TIME")
@@ -37,11 +38,11 @@ def main() -> int:
     if options.simulated is not None:
         from tools.soak_simulated import soak
 
-        held &= soak(options.simulated, options.seed).tell()
+        held &= soak(options.simulated, options.seed).tell(as_json=options.json)
     if options.real is not None:
         from tools.soak_real import soak as soak_real
 
-        held &= soak_real(options.real, options.seed).tell()
+        held &= soak_real(options.real, options.seed).tell(as_json=options.json)
     return 0 if held else 1
 
 

@@ -9,7 +9,11 @@ from tools.live_rig import Behaviour, Rig, declared_ms, delay_ms
 
 
 def long_noise() -> Block:
-    return np.random.default_rng(3).uniform(-0.5, 0.5, 10 * 48000).astype(np.float32)
+    """Ten seconds of noise up to 19.2 kHz, which every resampler passes."""
+    lines = np.fft.rfft(np.random.default_rng(3).standard_normal(10 * 48000))
+    lines[4 * len(lines) // 5 :] = 0.0
+    sound = np.fft.irfft(lines)
+    return (0.5 / np.max(np.abs(sound)) * sound).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ def test_a_model_that_is_too_slow(slowness: float, seconds: float, duplex: bool)
     rig.run(0.3)
     measured, peak = delay_ms(rig, 4800)
     assert measured == pytest.approx(before, abs=1.0 if duplex else 3.0)
-    assert peak > (0.99 if duplex else 0.8)  # a resampler takes the top of white noise away
+    assert peak > 0.99
     rig.run(1.0)
     assert rig.status.state == "running"
 
