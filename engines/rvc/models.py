@@ -20,7 +20,7 @@ from ..base import (
     VoiceParameters,
 )
 from ..f0 import rmvpe
-from ..f0.extractors import PitchExtractor, Rmvpe, Swift, World, refuse
+from ..f0.extractors import Autocorrelation, Crepe, Fcpe, PitchExtractor, Rmvpe, Swift, World, refuse
 from ..index import Retrieval
 from . import embedder as embedder_file
 from . import hubert
@@ -194,6 +194,8 @@ class Models:
     def extractor(self, method: str, *, light: bool) -> PitchExtractor:
         """The pitch extractor of a method; `auto` is RMVPE where its weights are there, unless `light` is wanted.
 
+        `light` also takes the small network of CREPE.
+
         Raises:
             MissingAsset: RMVPE's weights, or the package of another method, are not on this machine.
             ParameterRefused: an unknown method.
@@ -210,6 +212,12 @@ class Models:
             return Rmvpe(lambda frames: self.stage(network, [(1, 128, frames)]))
         if method in ("dio", "harvest"):
             return World(method)
+        if method == "fcpe":
+            return Fcpe()
+        if method == "crepe":
+            return Crepe(tiny=light)
+        if method == "pm":
+            return Autocorrelation()
         raise refuse(method, self.pitch is not None)
 
     def check(self, parameters: VoiceParameters) -> None:

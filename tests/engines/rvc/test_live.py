@@ -247,7 +247,7 @@ def test_values_the_voice_cannot_take_are_refused_before_and_while_running(
 
 def test_unknown_pitch_method_lists_those_that_are_there(folder: Path) -> None:
     with pytest.raises(ParameterRefused, match="swift"):
-        opened(folder, f0_method="crepe")
+        opened(folder, f0_method="yin")
 
 
 def test_missing_models_are_named(folder: Path) -> None:
@@ -282,7 +282,7 @@ def test_blocks_of_odd_lengths_are_refused(folder: Path) -> None:
 
 
 def test_rmvpe_and_dio_drive_the_voice(folder: Path, speech: Array) -> None:
-    for method in ("rmvpe", "dio", "harvest"):
+    for method in ("rmvpe", "dio", "harvest", "pm"):
         live = RvcLive(asset(folder, rmvpe=True), EAGER, replace(PLAIN, f0_method=method, context_ms=300.0), RATE)
         assert f"pitch by {method}" in live.facts.notes
         out = run(live, speech[: 4 * BLOCK])
