@@ -1,8 +1,6 @@
 """The root of `myna`: a table of commands that are imported when they are run."""
 
-import io
 import os
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -115,34 +113,19 @@ def options(
         os.environ["MYNA_CONNECTION"] = os.path.abspath(connection)
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; every error is printed here and nowhere else."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    from myna.control.cli import output
-
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # an old code page lacks some of our characters
-            stream.reconfigure(errors="replace")
+def run(arguments: Sequence[str], as_json: bool) -> int:
+    """Run a command line and return its exit code. Raises what no command line explains: see `main`."""
     try:
         result = typer.main.get_command(root).main(args=arguments, prog_name="myna", standalone_mode=False)
-    except MynaError as error:
-        output.print_error(error, as_json)
-        return int(error.exit_code)
     except typer.Exit as done:
         return int(done.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        output.print_error(MynaError("interrupted", "Interrupted."), as_json)
-        return int(Exit.INTERRUPTED)
-    except BrokenPipeError:  # `myna … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(Exit.OK)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except Exception as error:
-        if not hasattr(error, "format_message"):  # a bug of ours: the traceback is wanted
+        if not hasattr(error, "format_message"):
             raise
         if as_json:
-            output.print_error(MynaError("bad_request", error.format_message()), as_json)
-        else:
-            error.show()  # type: ignore[attr-defined]
+            raise MynaError("bad_request", error.format_message()) from error
+        error.show()  # type: ignore[attr-defined]
         return int(getattr(error, "exit_code", Exit.USAGE))
     return result if isinstance(result, int) else int(Exit.OK)

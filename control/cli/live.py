@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 import typer
 
 from myna.control import codec
-from myna.control.cli import output, values
+from myna.control.cli import onekey, output, values
 from myna.control.cli.options import Json, Pairs, Session, Switch, absolute, connect
-from myna.control.cli.status import session_lines
 from myna.control.cli.up import named_devices, start_request
 from myna.control.contract import (
     CheckReply,
@@ -15,10 +14,6 @@ from myna.control.contract import (
     LatencyReply,
     LatencyRequest,
     LiveRecord,
-    LiveSet,
-    LiveSetReply,
-    LiveSwitch,
-    LiveVoice,
     Message,
     RecordReply,
     SessionRef,
@@ -34,11 +29,7 @@ Plot = Annotated[str | None, typer.Option("--plot", metavar="F.png", help="Also 
 
 def _status(method: str, request: Message, as_json: bool) -> None:
     with connect() as client:
-        reply = client.call(method, request, SessionStatus)
-    if as_json:
-        output.print_json(reply)
-    else:
-        output.pairs(session_lines(reply))
+        onekey.tell(client.call(method, request, SessionStatus), as_json)
 
 
 @app.command()
@@ -94,18 +85,7 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change settings while it runs; all are checked before any counts."""
-    changed = values.live_settings(settings)
-    values.need(changed, "setting")
-    with connect() as client:
-        reply = client.call("live.set", LiveSet(values=changed, session=session, consent=consent), LiveSetReply)
-    if as_json:
-        output.print_json(reply)
-        return
-    output.pairs([(key, getattr(reply.settings, key)) for key in changed])
-    if reply.restart_needed:
-        output.note("this counts at the next `myna live start`")
-    if not reply.saved:
-        output.note("not yet on disk")
+    onekey.set_(settings, consent, session, as_json)
 
 
 @app.command()
@@ -115,23 +95,19 @@ def voice(
     as_json: Json = False,
 ) -> None:
     """Swap the voice, without a gap."""
-    _status(
-        "live.voice",
-        codec.validate(LiveVoice, {"voice": voice, "session": session}, what="command line"),
-        as_json,
-    )
+    onekey.voice(voice, session, as_json)
 
 
 @app.command()
 def bypass(to: Switch, session: Session = "main", as_json: Json = False) -> None:
     """Let your own voice through, or not."""
-    _status("live.bypass", LiveSwitch(on=to is Switch.on, session=session), as_json)
+    onekey.switch("bypass", to, session, as_json)
 
 
 @app.command()
 def mute(to: Switch, session: Session = "main", as_json: Json = False) -> None:
     """Be silent, or not."""
-    _status("live.mute", LiveSwitch(on=to is Switch.on, session=session), as_json)
+    onekey.switch("mute", to, session, as_json)
 
 
 @record.command("start")

@@ -18,10 +18,11 @@ Pairs = Annotated[
 
 
 class Switch(StrEnum):
-    """On or off."""
+    """On, off, or the other of the two."""
 
     on = "on"
     off = "off"
+    toggle = "toggle"
 
 
 def connect(timeout_s: float | None = None) -> Client:

@@ -9,6 +9,7 @@ import typer
 from myna.control import codec
 from myna.control.cli import launch, output, values
 from myna.control.cli.options import Json, Pairs, Session, connect, device_name
+from myna.control.cli.session import session_lines
 from myna.control.contract import LiveDevices, LiveStart, ParamValue, SessionStatus
 from myna.control.errors import MynaError
 
@@ -75,8 +76,6 @@ def up(
     if as_json:
         output.print_json({"daemon": daemon, "started": started, "session": status})
     else:
-        from myna.control.cli.status import session_lines
-
         output.pairs(session_lines(status))
 
 

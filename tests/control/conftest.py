@@ -33,9 +33,12 @@ class Desk:
         self.healthy = True
         self.shut = threading.Event()
         self.calls: list[tuple[str, Any]] = []
+        self.muted = False
 
     def session(self) -> contract.SessionStatus:
-        return contract.SessionStatus(session="main", state="running", voice="formant", block_ms=20.0, load=0.25)
+        return contract.SessionStatus(
+            session="main", state="running", voice="formant", block_ms=20.0, load=0.25, muted=self.muted
+        )
 
     def status(self, _: contract.Empty) -> contract.StatusReply:
         return contract.StatusReply(
@@ -68,9 +71,13 @@ class Desk:
         self.calls.append(("live.set", request))
         return contract.LiveSetReply(revision=1, settings=codec.validate(contract.LiveSettings, request.values))
 
-    def switch(self, request: contract.LiveSwitch) -> contract.SessionStatus:
+    def switch(self, request: contract.LiveSwitch | contract.LiveVoice) -> contract.SessionStatus:
         self.calls.append(("switch", request))
         return self.session()
+
+    def mute(self, request: contract.LiveSwitch) -> contract.SessionStatus:
+        self.muted = request.on
+        return self.switch(request)
 
     def show_voice(self, request: contract.VoiceRef) -> contract.VoiceInfo:
         if request.voice != "formant":
@@ -167,7 +174,8 @@ class Desk:
             "live.state": self.answer_start,
             "live.set": self.set,
             "live.bypass": self.switch,
-            "live.mute": self.switch,
+            "live.mute": self.mute,
+            "live.voice": self.switch,
             "live.latency": self.latency,
             "live.check": self.check,
             "voices.list": self.too_much,

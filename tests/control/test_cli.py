@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from myna.control import contract, keys
-from myna.control.cli import main
+from myna.control.cli import app, main, onekey
 from myna.control.cli.app import COMMANDS
 from myna.control.cli.delegate import delegate
 from myna.control.cli.launch import start_daemon
@@ -207,6 +207,33 @@ def test_bypass_is_a_switch(server: Server, desk: Desk, capsys: pytest.CaptureFi
     assert run(capsys, "live", "bypass", "on")[0] == 0
     assert run(capsys, "live", "mute", "off")[0] == 0
     assert [request.on for _, request in desk.calls] == [True, False]
+
+
+def test_toggle_is_the_other_of_the_two(server: Server, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [run_json(capsys, "live", "mute", "toggle")[1]["muted"] for _ in range(3)] == [True, False, True]
+
+
+KEYS = [["mute", "on"], ["bypass", "toggle"], ["set", "pitch=2"], ["voice", "deep"]]
+
+
+@pytest.mark.parametrize("command", KEYS)
+def test_what_is_bound_to_keys_starts_without_the_parser(server: Server, desk: Desk, command: list[str]) -> None:
+    code = f"import sys; from myna.control.cli import main; main({['live', *command]!r}); print('typer' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("command", KEYS)
+def test_both_ways_of_reading_a_command_do_the_same(
+    server: Server, desk: Desk, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    plain = run_json(capsys, "live", *command)
+    desk.muted = False
+    assert onekey.run(["live", *command, "--consent", "--help"]) is None  # nothing but the plain form
+    asked = list(desk.calls)
+    typed = app.run(["live", *command, "--json"], True), json.loads(capsys.readouterr().out)
+    assert typed == plain
+    assert desk.calls[len(asked) :] == asked
 
 
 def test_live_start_makes_file_paths_absolute(
