@@ -1,19 +1,20 @@
-"""The guard that no NaN, infinity or denormal passes."""
+"""The guard that no NaN, infinity, denormal or absurdity passes."""
 
 import numpy as np
 
 from myna.dsp.fades import equal_gain
 from myna.dsp.stage import Block
 
+MOST = np.float32(1000.0)  # 60 dB over full scale is no sound, and stays in every level that follows it for minutes
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
 class Finite:
-    """Replaces every block that holds a NaN or an infinity by silence, faded at its edges, and counts it.
+    """Replaces every block that holds a NaN, an infinity or more than ±1000 by silence, faded at its edges; counts it.
 
     The whole block goes, since what stands beside a NaN in a model's output is rarely sound. The value last
     played fades out over `fade_frames` while what comes next fades in over as many. Denormals become zero:
-    one of them in a recursive filter slows a CPU tenfold. A finite signal passes without delay and unchanged.
+    one of them in a recursive filter slows a CPU tenfold. Any other signal passes without delay and unchanged.
     """
 
     _last: np.float32
@@ -38,7 +39,7 @@ class Finite:
         """Pass a good block, shape (frames,); silence instead of a bad one."""
         if len(block) == 0:
             return np.zeros(0, np.float32)
-        if np.isfinite(block).all():
+        if np.max(np.abs(block)) <= MOST:  # False for NaN
             out = block.copy()
             self._fade_in(out)
         else:
