@@ -19,7 +19,7 @@ _RUMBLE_HZ = 60.0
 # Cut out of its surroundings a pulse is a copy of one of the input's, wherever it is put: alone in a 50 ms frame, at
 # the edges of creaky voice, it was the input's own waveform (correlation 0.93; as noise 0.85). All-pass sections over
 # all voiced sound were tried instead: 0.89, and worse in DNSMOS.
-_ALONE = 0.1  # of a pulse's energy: with less than this 10 to 25 ms before or after it, it is spoken as noise
+_ALONE = 0.06  # of a pulse's energy: with less than this 10 to 25 ms before or after it, it is spoken as noise
 _RAMP_S = 0.030  # a new pitch or formant is reached in this time
 _SEARCHED = 1.25  # times the expected period, within which the next mark is found
 _LOUDEST = 16.0  # +24 dBFS; what is above is no sound
@@ -39,7 +39,7 @@ def decimation(rate_hz: int) -> int:
 class Converter:
     """One voice at one rate, hop by hop; the hop handed back is that of `delay` frames before the newest end.
 
-    Work per hop: one period search, at most one noise frame, and the grains that begin to sound.
+    Work per hop: one period search, at most one noise frame, and the halves of grains that begin to sound.
     """
 
     def __init__(self, rate_hz: int, preset: Preset, pitch: float, formant: float) -> None:
@@ -193,15 +193,16 @@ class Converter:
         return spoken
 
     def _in_company(self, low: int, high: int) -> Signal:
-        """1 where there is sound about as strong before and after a position, 0 where a pulse is alone."""
+        """1 where there is sound about as strong before and after a position, 0 at a pulse that is alone."""
         hop, first_frame = self.hop, self._sound.heard - len(self._sound.full)
         energy = np.square(self._sound.full).reshape(-1, hop).sum(axis=1)
-        hops = np.arange((low - first_frame) // hop - 1, (high - first_frame) // hop + 2)
-        company = []
-        for k in hops:
-            others = min(energy[k - 5 : k - 1].max(), energy[k + 2 : k + 6].max())
-            company.append(float(others >= _ALONE * energy[k - 1 : k + 2].max()))
-        return np.interp(np.arange(low, high), first_frame + (hops + 0.5) * hop, company)
+        first, last = (low - first_frame) // hop - 1, (high - first_frame) // hop + 1
+        at = np.arange(first - 1, last + 2)
+        near = _largest(energy, 3)[at - 1]
+        before, after = _largest(energy, 4)[at - 5], _largest(np.append(energy, [0.0] * 4), 4)[at + 2]
+        alone = (np.minimum(before, after) < _ALONE * near).astype(np.float64)
+        company = 1.0 - _largest(alone, 3)  # with its neighbours: the last one heard is alone again
+        return np.interp(np.arange(low, high), first_frame + (at[1:-1] + 0.5) * hop, company)
 
     def _note_interval(self) -> float | None:
         """The period of the one note that a robot has; None for voices that follow the input's."""
@@ -232,3 +233,8 @@ class Converter:
 
 def _toward(value: float, goal: float, step: float) -> float:
     return goal if abs(goal - value) <= step * 1.000001 else value + np.copysign(step, goal - value)
+
+
+def _largest(values: Signal, count: int) -> Signal:
+    """The largest of so many values from each on, shape (len(values) - count + 1,)."""
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(values, count).max(axis=1), np.float64)

@@ -80,11 +80,11 @@ def test_a_broken_sample_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("rate_hz", RATES)
-def test_the_delay_is_under_60_ms_the_same_for_all_and_true(rate_hz: int, envelope_delay: Callable[..., float]) -> None:
+def test_the_delay_is_under_40_ms_the_same_for_all_and_true(rate_hz: int, envelope_delay: Callable[..., float]) -> None:
     declared = {live(name, rate_hz).latency_frames for name in VOICES}
     assert len(declared) == 1
     late = declared.pop()
-    assert late <= 0.060 * rate_hz
+    assert late <= 0.040 * rate_hz
     at = np.arange(round(0.9 * rate_hz)) / rate_hz
     bursts = laws.noise(len(at), level=0.2) * (np.sin(2 * np.pi * (2 * at + 6 * at**2)) > 0.3)
     heard = bursts.astype(np.float32)

@@ -162,9 +162,12 @@ def test_no_preset_speaks_with_the_inputs_waveform(
     assert figures.max() < 0.9
 
 
-@pytest.mark.parametrize("name", SPEECH)
-@pytest.mark.parametrize("pitch", [-5.0, 5.0])
-def test_at_five_semitones_no_frame_is_the_inputs_waveform(
+@pytest.mark.parametrize(
+    ("pitch", "name"),
+    # The last: its abrupt ends of voice once left one pulse alone in a frame, at 0.93.
+    [*((pitch, name) for pitch in (-5.0, 5.0) for name in SPEECH), (-3.0, "north_wind_rms")],
+)
+def test_at_some_semitones_no_frame_is_the_inputs_waveform(
     pitch: float, name: str, speech: dict[str, NDArray[np.float32]], quality: ModuleType
 ) -> None:
     sound = speech[name]
