@@ -133,7 +133,7 @@ class ComputeSettings:
     """What the user asked of computing."""
 
     device: str = "auto"  # auto, cpu, cuda:N, xpu:N, dml, mps
-    precision: str = "auto"  # auto, fp32, fp16, bf16
+    precision: str = "auto"  # auto, fp32, fp16, bf16; int8: the features of a voice on the CPU
     allow_cpu_fallback: bool = False
 
 
@@ -784,7 +784,9 @@ def _on_card(verdict: Verdict, verdicts: tuple[Verdict, ...], settings: ComputeS
     card = verdict.card
     precision = verdict.precision
     fallbacks: tuple[str, ...] = ()
-    if settings.precision != "auto":
+    if settings.precision == "int8":
+        fallbacks = (f"{precision} instead of int8: only the CPU computes in it",)
+    elif settings.precision != "auto":
         if card.kind in ("cuda", "rocm", "xpu"):
             precision = settings.precision
         elif settings.precision != "fp32":

@@ -31,7 +31,7 @@ class ComputeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Where and how voices compute."""
 
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda:\d+|xpu:\d+|dml|mps)$")] = "auto"
-    precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "fp16", "bf16", "int8"] = "auto"
     backend: Literal["auto", "eager", "openvino", "onnxruntime"] = "auto"
     allow_cpu_fallback: bool = False
     threads: Annotated[int, Meta(ge=0, le=256)] = 0  # 0: half the cores

@@ -137,7 +137,10 @@ def examples(network: Network, shapes: Sequence[Shape], seed: int = 1) -> tuple[
 
 
 class OpenVino:
-    """OpenVINO on the CPU, at static shapes; bf16 where the CPU multiplies it natively."""
+    """OpenVINO on the CPU, at static shapes; bf16 where the CPU multiplies it natively.
+
+    In int8 the content encoder runs on onnxruntime, which rounds as it goes; all else stays here, in fp32.
+    """
 
     name = "openvino"
 
@@ -152,8 +155,11 @@ class OpenVino:
         able = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision == "bf16" and not ("BF16" in able and has_amx()):
             raise BackendUnavailable("this CPU does not multiply bf16 natively")
-        if precision not in ("bf16", "fp32"):
-            raise BackendUnavailable(f"OpenVINO computes in bf16 or fp32 here, not {precision}")
+        if precision not in ("bf16", "fp32", "int8"):
+            raise BackendUnavailable(f"OpenVINO computes in bf16, fp32 or int8 here, not {precision}")
+        self._features = OnnxRuntime("int8", threads, cache_dir) if precision == "int8" else None
+        if self._features is not None:
+            self.providers += self._features.providers
         self.precision = precision
         self._options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
@@ -167,6 +173,8 @@ class OpenVino:
 
     def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
         """Compile the network for these shapes."""
+        if self._features is not None and network.role == "content":
+            return self._features.stage(network, shapes)
         with _memory(network.role):
             try:
                 model = self._model(network)
@@ -231,7 +239,11 @@ class OpenVino:
 
 
 class OnnxRuntime:
-    """onnxruntime on the CPU, from a graph that torch exports."""
+    """onnxruntime on the CPU, from a graph that torch exports.
+
+    In int8 the content encoder's matrices are whole numbers, and what meets them is rounded in every call; all else
+    stays in fp32, for rounding is heard in a pitch and in a decoder.
+    """
 
     name = "onnxruntime"
 
@@ -240,10 +252,10 @@ class OnnxRuntime:
             import onnxruntime
         except ImportError as error:
             raise BackendUnavailable("the package onnxruntime is not installed") from error
-        if precision != "fp32":
-            raise BackendUnavailable(f"onnxruntime computes in fp32 here, not {precision}")
+        if precision not in ("fp32", "int8"):
+            raise BackendUnavailable(f"onnxruntime computes in fp32 or int8 here, not {precision}")
         self._runtime = onnxruntime
-        self.precision = "fp32"
+        self.precision = precision
         self.providers: tuple[str, ...] = ("CPUExecutionProvider",)
         self._threads = max(1, threads)
         self._cache = cache_dir
@@ -257,7 +269,8 @@ class OnnxRuntime:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         with _memory(network.role):
             try:
-                session = self._runtime.InferenceSession(self._graph(network), options, providers=list(self.providers))
+                graph = self._quantised(network) if self._in_int8(network) else self._graph(network)
+                session = self._runtime.InferenceSession(graph, options, providers=list(self.providers))
             except BackendUnavailable:
                 raise
             except Exception as error:  # onnxruntime's errors share no base class of their own
@@ -302,8 +315,47 @@ class OnnxRuntime:
             except Exception as error:  # the exporter needs the package onnx, and has limits of its own
                 raise BackendUnavailable(f"the {network.role} network cannot be exported: {_first(error)}") from error
             graph = made.read_bytes()
+        return self._kept(network.key + network.role, path, graph)
+
+    def _in_int8(self, network: Network) -> bool:
+        return self.precision == "int8" and network.role == "content"
+
+    def _quantised(self, network: Network) -> bytes | str:
+        """The graph with its matrices in int8, made once; convolutions gain nothing from it."""
+        path = None if self._cache is None else self._cache / f"{network.key}-{network.role}-int8.onnx"
+        if path is not None and path.is_file():
+            return str(path)
+        known = self._graphs.get(f"{network.key}{network.role}-int8")
+        if known is not None:
+            return known
+        graph = self._graph(network)
+        with tempfile.TemporaryDirectory() as folder:
+            source, made = Path(folder) / "network.onnx", Path(folder) / "int8.onnx"
+            try:
+                import onnx
+                from onnxruntime.quantization import QuantType, quantize_dynamic
+                from onnxruntime.quantization.shape_inference import quant_pre_process
+
+                # It folds the constants that exporters leave between a matrix and its product.
+                plain = onnx.load(graph) if isinstance(graph, str) else onnx.load_from_string(graph)
+                quant_pre_process(plain, str(source), skip_symbolic_shape=True)
+                quantize_dynamic(
+                    str(source), str(made), op_types_to_quantize=["MatMul"], per_channel=True,
+                    weight_type=QuantType.QInt8, reduce_range=not has_vnni(),
+                )  # fmt: skip
+            except ImportError as error:
+                raise BackendUnavailable("int8 needs the package onnx: pip install onnx") from error
+            except Exception as error:  # whatever the tool raises for a graph that it cannot treat
+                raise BackendUnavailable(
+                    f"the {network.role} network cannot be put in int8: {_first(error)}"
+                ) from error
+            quantised = made.read_bytes()
+        return self._kept(f"{network.key}{network.role}-int8", path, quantised)
+
+    def _kept(self, name: str, path: Path | None, graph: bytes) -> bytes | str:
+        """A graph where it will be found again: on disk, else in memory."""
         if path is None:
-            self._graphs[network.key + network.role] = graph
+            self._graphs[name] = graph
             return graph
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,6 +372,15 @@ def give_memory_back() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def has_vnni() -> bool:
+    """Whether this CPU sums int8 products without overflow; without it weights keep 7 bits."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text("ascii", "replace")
+    except OSError:
+        return False
+    return "avx512_vnni" in flags or "avx_vnni" in flags or "asimddp" in flags
 
 
 def has_amx() -> bool:
@@ -441,8 +502,10 @@ def _verdict(
     if cache_dir is None:
         return None
     suffix = ".bin" if backend.name == "openvino" else ".onnx"
-    if not all((cache_dir / f"{n.key}-{n.role}{suffix}").is_file() for n, _ in networks):
-        return None
+    for network, _ in networks:
+        rounded = backend.precision == "int8" and network.role == "content"
+        if not (cache_dir / f"{network.key}-{network.role}{'-int8.onnx' if rounded else suffix}").is_file():
+            return None
     try:
         told = json.loads(_verdict_path(backend, networks, cache_dir).read_text("utf-8"))
         return float(told["snr_db"]), float(told["speed"])

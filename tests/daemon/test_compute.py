@@ -189,6 +189,14 @@ def test_forced_precision(precision: str) -> None:
     assert on_cpu.live_allowed
 
 
+def test_int8_is_for_the_cpu() -> None:
+    assert decide([], ComputeSettings(precision="int8")).precision == "int8"
+    on_card = decide(FOUR, ComputeSettings(precision="int8"))
+    assert on_card.precision == "fp16"
+    assert on_card.fallbacks == ("fp16 instead of int8: only the CPU computes in it",)
+    assert on_card.live_allowed
+
+
 def test_on_the_cpu_the_precision_is_left_to_the_engine_and_told_so() -> None:
     decision = decide([], ComputeSettings())
     assert decision.precision == "auto"

@@ -61,6 +61,31 @@ def test_every_network_equals_torch_at_shapes_it_was_not_exported_at(
             assert apart > 60, (network.role, apart)
 
 
+@pytest.mark.parametrize("kind", [OpenVino, OnnxRuntime])
+def test_int8_is_for_the_features_alone_and_near_enough(
+    models: Models, kind: type[OpenVino] | type[OnnxRuntime], exports: Path
+) -> None:
+    backend, eager = kind("int8", 1, exports), Eager("cpu")
+    found = {}
+    for network, shapes in all_of(models)[:2]:
+        inputs = examples(network, shapes, seed=5)
+        found[network.role] = snr_db(eager.stage(network, shapes)(*inputs), backend.stage(network, shapes)(*inputs))
+    assert backends.LEAST_SNR_DB["int8"] < found["content"] < 60  # rounded, and told from fp32
+    assert found["latent"] > 60
+    kept = next(exports.glob("*-content-int8.onnx"))
+    written = kept.stat().st_mtime_ns
+    network, shapes = all_of(models)[0]
+    kind("int8", 1, exports).stage(network, shapes)
+    assert kept.stat().st_mtime_ns == written  # made once
+
+
+def test_int8_that_is_too_far_off_gives_way_to_fp32(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_checked", lambda backend, *_: (15.0 if backend.precision == "int8" else 90.0, 2.0))
+    choice = choose(Placement(backend="onnxruntime", precision="int8"), all_of(models)[:1])
+    assert (choice.backend.name, choice.backend.precision) == ("onnxruntime", "fp32")
+    assert choice.fallbacks == ("not onnxruntime int8: 15 dB against torch, 20 wanted",)
+
+
 def test_a_voice_without_f0_runs_on_openvino(folder: Path, exports: Path) -> None:
     placement = Placement(backend="openvino", cache_dir=exports)
     live = RvcLive(asset(folder, "v1_40k_nof0"), placement, replace(PLAIN, context_ms=300.0), 48000)
@@ -140,7 +165,8 @@ def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch
     [
         ("auto", "auto", ["bf16", "fp32"]), ("auto", "fp32", ["fp32"]), ("auto", "bf16", ["bf16", "fp32"]),
         ("openvino", "auto", ["bf16", "fp32"]), ("onnxruntime", "auto", ["fp32"]),
-        ("onnxruntime", "bf16", ["bf16", "fp32"]),
+        ("onnxruntime", "bf16", ["bf16", "fp32"]), ("onnxruntime", "int8", ["int8", "fp32"]),
+        ("auto", "int8", ["int8", "fp32"]),
     ],
 )  # fmt: skip
 def test_the_precision_asked_for_is_the_one_tried(
