@@ -5,8 +5,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from desktop import PROGRAMS, Desktop
+from speaker import Myna
 
 
 @pytest.fixture(params=["pulseaudio", "pipewire"])
@@ -23,3 +25,13 @@ def desktop(request: pytest.FixtureRequest) -> Iterator[Desktop]:
             yield server
         finally:
             server.stop()
+
+
+@pytest.fixture
+def myna(desktop: Desktop) -> Iterator[Myna]:
+    command = Myna(desktop)
+    yield command
+    # Whatever happened: nothing of it may outlive the test.
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get("MYNA_STATE_DIR") == command.settings["MYNA_STATE_DIR"]:
+            process.kill()
