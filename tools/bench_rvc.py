@@ -2,12 +2,13 @@
 """Time an RVC voice of full size, block by block and stage by stage, on random weights.
 
     python tools/bench_rvc.py [--backend B] [--precision P] [--threads N] [--blocks N] [--geometry BLOCK/CONTEXT/F0 …]
-                              [--peer PYTHON --peer-script FILE] [--json FILE]
+                              [--peer PYTHON [--peer-script FILE]] [--json FILE]
 
 For each geometry: CPU-ms (all threads) and wall ms a block, per stage, load (p95 wall / block), memory, and the
-SNR of the first blocks against torch eager. A peer is a script of yours that runs another engine in another
-environment at the same geometry: it is called as `PYTHON FILE BLOCK_MS CONTEXT_MS F0 THREADS` and prints one JSON
-object with `cpu_ms`; the ratio is printed beside ours.
+SNR of the first blocks against torch eager. `--peer` names the Python of another environment in which rvc-next is
+installed: its live engine runs in turn at the same geometry, on the same voice and pitch model, and the ratio is
+printed beside ours. `--peer-script` runs another engine instead: it is called as
+`PYTHON FILE BLOCK_MS CONTEXT_MS F0 THREADS MODELS BLOCKS` and prints one JSON object with `cpu_ms`.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from myna.engines.rvc.live import RvcLive
 
 RATE_HZ = 48000
 GEOMETRIES = ("250/2500/rmvpe", "250/1000/rmvpe", "100/500/swift")
+PEER_SCRIPT = Path(__file__).with_name("bench_rvc_peer.py")
 RATES, KERNELS = (10, 10, 2, 2), (16, 16, 4, 4)
 
 
@@ -106,7 +108,9 @@ class Row:
     rss_mb: float
     snr_db: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
+    peer: str = "peer"
     peer_cpu_ms: float | None = None
+    peer_rss_mb: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -193,15 +197,18 @@ def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, 
         row.snr_db = 10 * float(np.log10(np.square(reference - reference.mean()).sum() / max(apart, 1e-20)))
         eager.close()
     if options.peer:
+        asked = [block_ms, context_ms, method, options.threads, options.models, options.blocks]
         told = subprocess.run(
-            [options.peer, options.peer_script, block_ms, context_ms, method, str(options.threads)],
+            [options.peer, options.peer_script, *map(str, asked)],
             capture_output=True,
             text=True,
             check=False,
             timeout=900,
         )
         try:
-            row.peer_cpu_ms = float(json.loads(told.stdout.strip().splitlines()[-1])["cpu_ms"])
+            answer = json.loads(told.stdout.strip().splitlines()[-1])
+            row.peer_cpu_ms, row.peer = float(answer["cpu_ms"]), str(answer.get("peer", "peer"))
+            row.peer_rss_mb = answer.get("rss_mb")
         except (ValueError, KeyError, IndexError):
             print(f"the peer gave no figure: {(told.stderr or told.stdout).strip()[-300:]}", file=sys.stderr)
     return row
@@ -228,7 +235,8 @@ def show(row: Row) -> None:
     )
     print("    " + ", ".join(f"{role} {ms:.1f}" for role, ms in row.stages.items()))
     if row.peer_cpu_ms:
-        print(f"    peer {row.peer_cpu_ms:.0f} CPU-ms: ratio {row.cpu_ms / row.peer_cpu_ms:.2f}")
+        memory = "" if row.peer_rss_mb is None else f", RSS {row.peer_rss_mb:.0f} MiB"
+        print(f"    {row.peer}: {row.peer_cpu_ms:.0f} CPU-ms{memory}: ratio {row.cpu_ms / row.peer_cpu_ms:.2f}")
     for note in row.notes:
         print(f"    {note}")
 
@@ -242,14 +250,15 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--geometry", action="append")
     parser.add_argument("--models", type=Path, help="where the random models are kept [a temporary folder]")
-    parser.add_argument("--peer")
-    parser.add_argument("--peer-script")
+    parser.add_argument("--peer", metavar="PYTHON", help="of an environment with another engine in it")
+    parser.add_argument("--peer-script", metavar="FILE", help="what that Python runs [rvc-next's live engine]")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--snr", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if bool(options.peer) != bool(options.peer_script):
-        parser.error("--peer and --peer-script belong together")
+    if options.peer_script and not options.peer:
+        parser.error("--peer-script needs --peer")
+    options.peer_script = options.peer_script or str(PEER_SCRIPT)
     if options.one:
         paths = write_models(options.models)
         row = measure(options.one, paths, options, options.models / "exports")
