@@ -48,11 +48,10 @@ class PitchTracker:
         """
         periods, local = self._measure(heard)
         before = self._periods[-1]
-        voiced_now, voiced_then = periods > 0, before > 0
-        both = voiced_now[:, None] & voiced_then[None, :]
-        ratio = np.log2(np.where(both, periods[:, None], 1.0) / np.where(both, before[None, :], 1.0))
-        step = np.where(both, _JUMP * np.abs(ratio), 0.0)
-        step += _SWITCH * (voiced_now[:, None] != voiced_then[None, :])
+        step = np.full((len(periods), len(before)), _SWITCH)
+        step[0, 0] = 0.0
+        octaves = np.log2(periods[1:, None] / before[1:])
+        step[1:, 1:] = _JUMP * np.abs(octaves)
         total = self._costs[None, :] + step
         best = np.argmin(total, axis=1)
         self._costs = total[np.arange(len(periods)), best] + local

@@ -65,6 +65,7 @@ class Converter:
         self._noise = NoiseVoice(rate_hz, self.hop, 4 if airy else 2, 200.0 if airy else 100.0, whispered=airy)
         self._silent_hops = -(-round(SILENCE_S * rate_hz) // self.hop)
         self._raw = np.zeros(length, np.float32)
+        self._energies_kept = self.delay // self.hop + 9
         grain = _SEARCHED * 2 ** (FORMANT_LIMIT / 12) * rate_hz / LOWEST_HZ  # longest reach to either side
         self._voiced_out = np.zeros(self.hop + round(4 * grain))
         self._noise_out = np.zeros(self._noise.size + self.hop)
@@ -93,6 +94,7 @@ class Converter:
         self._filter = np.zeros(2)
         self._voiced_out[:] = 0.0
         self._noise_out[:] = 0.0
+        self._energies = deque([0.0] * self._energies_kept, self._energies_kept)  # of the newest hops
         self._zeros = self._silent_hops
         self._pitch, self._formant = self._pitch_goal, self._formant_goal
         self._pitch_step = self._formant_step = 0.0
@@ -115,7 +117,9 @@ class Converter:
         self._listen(heard)
         origin = self._sound.heard - self.delay
         end = origin + 2 * self.hop  # under the whole noise frame, where not every frame is spoken as noise anyway
-        voiced = self._voicing(origin, end) * self._in_company(origin, end)
+        voiced = self._voicing(origin, end)
+        if voiced.any():
+            voiced *= self._in_company(origin, end)
         return self._mix(self._speak(origin), self._breathe(origin, voiced), voiced[: self.hop])
 
     def _move_parameters(self) -> None:
@@ -133,6 +137,7 @@ class Converter:
         self._raw[:-hop] = self._raw[hop:]
         self._raw[-hop:] = clipped
         full, self._filter = lfilter(*self._rumble, clipped.astype(np.float64), zi=self._filter)
+        self._energies.append(float(full @ full))
         taps = len(self._lowpass)
         context = np.concatenate((self._sound.full[-(taps - 1) :], full))
         self._sound.push(full, context[self._gather] @ self._lowpass)
@@ -194,15 +199,15 @@ class Converter:
 
     def _in_company(self, low: int, high: int) -> Signal:
         """1 where there is sound about as strong before and after a position, 0 at a pulse that is alone."""
-        hop, first_frame = self.hop, self._sound.heard - len(self._sound.full)
-        energy = np.square(self._sound.full).reshape(-1, hop).sum(axis=1)
+        hop, energies = self.hop, [*self._energies, 0.0, 0.0]
+        first_frame = self._sound.heard - len(self._energies) * hop
         first, last = (low - first_frame) // hop - 1, (high - first_frame) // hop + 1
-        at = np.arange(first - 1, last + 2)
-        near = _largest(energy, 3)[at - 1]
-        before, after = _largest(energy, 4)[at - 5], _largest(np.append(energy, [0.0] * 4), 4)[at + 2]
-        alone = (np.minimum(before, after) < _ALONE * near).astype(np.float64)
-        company = 1.0 - _largest(alone, 3)  # with its neighbours: the last one heard is alone again
-        return np.interp(np.arange(low, high), first_frame + (at[1:-1] + 0.5) * hop, company)
+        alone = []
+        for k in range(first - 1, last + 2):
+            weaker = min(max(energies[k - 5 : k - 1]), max(energies[k + 2 : k + 6]))
+            alone.append(weaker < _ALONE * max(energies[k - 1 : k + 2]))
+        company = [0.0 if any(alone[i : i + 3]) else 1.0 for i in range(len(alone) - 2)]
+        return np.interp(np.arange(low, high), [first_frame + (k + 0.5) * hop for k in range(first, last + 1)], company)
 
     def _note_interval(self) -> float | None:
         """The period of the one note that a robot has; None for voices that follow the input's."""
@@ -233,8 +238,3 @@ class Converter:
 
 def _toward(value: float, goal: float, step: float) -> float:
     return goal if abs(goal - value) <= step * 1.000001 else value + np.copysign(step, goal - value)
-
-
-def _largest(values: Signal, count: int) -> Signal:
-    """The largest of so many values from each on, shape (len(values) - count + 1,)."""
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(values, count).max(axis=1), np.float64)
