@@ -84,6 +84,7 @@ static void raise_to(Word *word, int64_t value)
 
 #define FADE_FRAMES 64
 #define MAX_CHANNELS 64
+#define FROZEN_NS 500000000 /* without a callback for so long, what was written before is not played any more */
 #define NEVER INT64_MAX
 #define MAX_POSITION ((int64_t)1 << 62) /* three million years at 48 kHz: sums of two positions cannot overflow */
 
@@ -105,8 +106,10 @@ typedef struct {
     Word played, claimed, written, first_due, silenced;
     Word late_frames, dry_frames, dry_events, out_full_frames, nonfinite_out;
 
-    /* The callback's own memory: the fade, and whether it is inside a dry stretch. */
+    /* The callback's own memory: the fade, whether it is inside a dry stretch, and below which position what was
+     * written is too old to be played. */
     float last, held;
+    int64_t stale_below;
     int rising, falling, in_dry;
 
     /* The stamp is a seqlock: odd while it is being written. */
@@ -199,7 +202,7 @@ static void play(State *state, float *device, int64_t frames)
         memset(device, 0, (size_t)frames * (size_t)state->out_channels * sizeof(float));
     for (int64_t i = 0; i < frames; i++) {
         int64_t at = position + i;
-        float value = !silenced && at < written ? state->out_ring[at & state->mask] : NAN;
+        float value = !silenced && at < written && at >= state->stale_below ? state->out_ring[at & state->mask] : NAN;
         float out;
         if (!isnan(value)) {
             /* What is left of a fade-out rides on: after a gap shorter than a fade the two ramps overlap, and
@@ -245,6 +248,13 @@ static int device_callback(
     int64_t ns = state->given_ns ? state->given_ns : begun;
     (void)times;
     (void)flags;
+    if (get(&state->callbacks) && ns - get(&state->stamp_ns) > FROZEN_NS) {
+        /* The device stood still, or this process did: the sound in the ring belongs to the time before, and so does
+         * the value to fade from. */
+        state->stale_below = get_ordered(&state->written);
+        state->last = state->held = 0.0f;
+        state->rising = state->falling = 0;
+    }
     if (state->in_channels)
         capture(state, input, (int64_t)frames);
     if (state->out_channels)

@@ -285,6 +285,20 @@ class AudioServer:
             names |= {line.split("\t")[1] for line in listed.splitlines() if "\t" in line}
         return names
 
+    def unplug(self, sink: str) -> None:
+        """Unload one of the cables: its sink, and with it the source that others record from."""
+        for line in self.pactl("list", "short", "modules").splitlines():
+            number, _, rest = line.partition("\t")
+            if "module-null-sink" in rest and f"sink_name={sink}" in rest:
+                self.pactl("unload-module", number)
+        self._wait(f"{sink} to go", lambda: sink not in self.nodes())
+
+    def plug(self, sink: str, source: str) -> None:
+        """Load a cable again. ServerError if the server refuses."""
+        if not (self._load_sink(sink) and self._load_source(source, sink)):
+            raise ServerError(f"{self.kind} would not make {sink} again")
+        self._wait(f"{sink} and {source}", lambda: {sink, source} <= self.nodes())
+
     def pactl(self, *arguments: str) -> str:
         """Run pactl against the server; its output, empty if it failed."""
         done = subprocess.run(
@@ -338,7 +352,8 @@ class AudioServer:
         self.pactl("set-default-source", TEST_MIC)
 
     def _load_sink(self, name: str) -> bool:
-        options = (f"sink_name={name}", f"rate={self.rate_hz}", "channels=2")
+        options = [f"sink_name={name}", f"rate={self.rate_hz}", "channels=2"]
+        options += ["norewinds=1"] if self.kind == "pulse" else []
         properties = f"sink_properties=device.description={name}"
         return bool(self.pactl("load-module", "module-null-sink", *options, properties))
 

@@ -300,10 +300,17 @@ class PortAudioStream:
         self._started_s = time.monotonic()
 
     def ended(self) -> str | None:
-        """`lost` when the host stopped the stream, no callback came for half a second, or the machine slept."""
+        """`lost` when the host stopped the stream, no callback came for half a second, or the machine slept.
+
+        Also when callbacks come again after such a while (this process was stopped, or the server): what the host has
+        kept for us meanwhile is old, and would be played as late as that.
+        """
         if self._closing or self._started_s is None:
             return None
         if self._finished or self._asleep.slept():
+            return "lost"
+        if self._core.stats()["max_gap_ns"] > 1e9 * SILENT_S:
+            self._core.silence(True)
             return "lost"
         now, stamp = time.monotonic(), self._core.stamp()[0]
         if stamp != self._seen[0]:

@@ -1,94 +1,24 @@
 """The whole daemon on a real sound server: delay, pitch, switches, kills, and never a raw voice."""
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import soxr
+from live_daemon import Daemon, noise, raw_share
 from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer, missing_programs
-from tools.cable import RATE, Heard, correlate, play_and_hear
+from tools.cable import RATE, correlate, play_and_hear
 
 pytestmark = pytest.mark.e2e
 
 Sound = NDArray[np.float32]
-WHOLE = 0.95  # correlation of noise with itself, sent through, of which no part was moved against another
-
-
-class Daemon:
-    """A real `mynad` with a state directory of its own, driven through the real `myna`."""
-
-    def __init__(self, server: AudioServer, folder: Path, **variables: str) -> None:
-        self.server = server
-        self.state = folder / "state"
-        self.env = {
-            **server.env,
-            "MYNA_STATE_DIR": str(self.state),
-            "MYNA_CONFIG": str(folder / "settings.toml"),
-            "MYNA_RUNTIME_DIR": str(folder / "r"),
-            **variables,
-        }
-
-    def myna(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """Run a command, check its exit code, return its JSON."""
-        done = subprocess.run(
-            [sys.executable, "-m", "myna.control.cli", *arguments, "--json"],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
-    def up(self, *arguments: str) -> dict[str, Any]:
-        """Live on the cables, blocks of 20 ms."""
-        return self.myna("up", "--input", TEST_MIC, "--output", OUT_CABLE, "--set", "block_ms=20", *arguments)
-
-    def session(self) -> dict[str, Any]:
-        """Status of the session."""
-        return self.myna("live", "state")
-
-    def hear_calmly(self, sound: Sound, tries: int = 6) -> tuple[Heard, dict[str, Any]]:
-        """Both ends while `sound` plays, and the status: of the first try in which nothing slipped.
-
-        A machine that gives its processors to somebody else for a while makes a session count a slip and raise its
-        prefill, or the sound server and the recorders slip. That is right, or not ours, and not what is measured here;
-        a session that always slips is found all the same.
-        """
-        seen = []
-        for _ in range(tries):
-            before = self.session()
-            heard = play_and_hear(self.server, sound)
-            after = self.session()
-            seen.append((heard.delay_ms(), after["xruns"], after["latency"]["prefill_ms"]))
-            same_delay = before["latency"]["prefill_ms"] == after["latency"]["prefill_ms"]
-            if before["xruns"] == after["xruns"] and same_delay and seen[-1][0][1] > WHOLE:
-                return heard, after
-        raise AssertionError(f"something slipped in each of {tries} tries: {seen}")
-
-    def until(self, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """The first status that fulfils `condition`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = self.session()
-            if condition(status):
-                return status
-            assert time.monotonic() < deadline, status
-            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -111,27 +41,6 @@ def daemon(server: AudioServer, tmp_path: Path) -> Iterator[Daemon]:
 def speech(speech_16k: Sound) -> Sound:
     """Speech at the cables' rate."""
     return np.asarray(soxr.resample(speech_16k, 16000, RATE), np.float32)
-
-
-def noise(seconds: float) -> Sound:
-    return (0.2 * np.random.default_rng(1).standard_normal(round(seconds * RATE))).clip(-0.9, 0.9).astype(np.float32)
-
-
-def raw_share(heard: Heard, delay_ms: float) -> float:
-    """Largest correlation of any 50 ms of the far end with the microphone, within 5 ms around the known delay."""
-    frame, slack = RATE // 20, RATE // 200
-    lag = round(delay_ms * RATE / 1000)
-    largest = 0.0
-    loud = 0.1 * float(np.sqrt(np.mean(np.square(heard.near))))
-    for at in range(0, len(heard.near) - frame, frame):
-        near = heard.near[at : at + frame].astype(np.float64)
-        far = heard.far[at + lag - slack : at + lag + frame + slack].astype(np.float64)
-        if at + lag < slack or len(far) < frame + 2 * slack or np.sqrt(np.mean(near**2)) < loud:
-            continue
-        scores = np.correlate(far, near)
-        power = np.convolve(far**2, np.ones(frame), "valid") * np.sum(near**2)
-        largest = max(largest, float(np.max(np.abs(scores) / np.sqrt(power + 1e-12))))
-    return largest
 
 
 def median_f0_hz(sound: Sound) -> float:

@@ -429,3 +429,16 @@ def test_equals_its_slow_twin_through_anything(seed: int) -> None:
             twin.captured,
             len(twin.waiting),
         )
+
+
+def test_what_was_written_before_a_freeze_is_not_played_after_it() -> None:
+    for gap_ms, played in ((499, True), (501, False)):
+        core, now = make(4096), 1_000_000_000
+        core.write(0, np.full(300, 0.5, np.float32))
+        assert turn(core, 100, now_ns=now)[-1] == 0.5
+        now += gap_ms * 1_000_000
+        assert turn(core, 100, now_ns=now).any() == played
+        core.write(300, np.full(200, 0.25, np.float32))  # what comes after it is
+        now += 2_000_000
+        assert turn(core, 100, now_ns=now).any() == played
+        assert turn(core, 100, now_ns=now + 2_000_000)[-1] == 0.25
