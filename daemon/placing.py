@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myna.control.errors import MynaError
-from myna.daemon.jobs.messages import Place
-from myna.daemon.live.messages import PlacementOrder
+from myna.daemon.orders import PlacementOrder
 from myna.daemon.settings import ComputeSettings
 from myna.engines import registry
 from myna.engines.base import EngineSpec
@@ -80,12 +79,12 @@ class Placing:
             fallbacks=decision.fallbacks if decision else (),
         )
 
-    def job(self, engine: str) -> Place:
+    def job(self, engine: str) -> PlacementOrder:
         """Where a job computes."""
         decision = self._for(registry.find(engine))
         cores = os.cpu_count() or 1
         slots = self._settings.cpu_jobs or max(1, cores // 2)
-        return Place(
+        return PlacementOrder(
             device=decision.device if decision else "cpu",
             precision=decision.precision if decision else "fp32",
             threads=max(1, (self._settings.threads or max(1, cores // 2)) // slots),

@@ -191,9 +191,9 @@ class WorkerExecutor:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the executor is shut down")
-            worker = self._pick(order.place.device)
+            worker = self._pick(order.placement.device)
             worker.order, worker.future, worker.report = order, future, report
-            worker.device = order.place.device
+            worker.device = order.placement.device
             worker.stopping = False
         # If it is dead already its exit ends the future.
         worker.send(order)

@@ -5,34 +5,15 @@ from collections.abc import Callable
 from typing import IO
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from myna.control.contract import JobKind, ModelInfo, ParamValue
+from myna.daemon.orders import PlacementOrder, VoiceOrder
 
 MAX_FRAME_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 
 Figures = dict[str, int | float | None]
-
-
-class Voice(Struct, frozen=True, kw_only=True):
-    """A voice as a worker needs it: paths and numbers."""
-
-    id: str
-    engine: str
-    files: dict[str, str] = field(default_factory=dict)
-    defaults: dict[str, object] = field(default_factory=dict)
-    unchanged: bool = False
-
-
-class Place(Struct, frozen=True, kw_only=True):
-    """Where and how a job computes."""
-
-    device: str = "cpu"
-    precision: str = "fp32"
-    threads: int = 1
-    backend: str = "auto"
-    cache_dir: str | None = None
 
 
 # --- to a worker ----------------------------------------------------------------------------------------
@@ -50,8 +31,8 @@ class Order(Struct, frozen=True, kw_only=True, tag="order"):
     format: str
     seconds: float | None
     parameters: dict[str, ParamValue]
-    voice: Voice
-    place: Place
+    voice: VoiceOrder
+    placement: PlacementOrder
     work_dir: str
 
 

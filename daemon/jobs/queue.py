@@ -36,7 +36,7 @@ from myna.control.contract import (
 from myna.control.errors import MynaError
 from myna.daemon.jobs import budget, scheduler
 from myna.daemon.jobs.executor import AttemptStopped, WorkerExecutor
-from myna.daemon.jobs.messages import Done, FromWorker, Opened, Order, Place, Standing, Unit, Voice
+from myna.daemon.jobs.messages import Done, FromWorker, Opened, Order, Standing, Unit
 from myna.daemon.jobs.parameters import problems_of
 from myna.daemon.jobs.scheduler import (
     Cancel,
@@ -61,6 +61,7 @@ from myna.daemon.jobs.scheduler import (
 )
 from myna.daemon.jobs.store import Row, Store, decoded, job_id, job_number
 from myna.daemon.jobs.traces import trace_of
+from myna.daemon.orders import PlacementOrder, VoiceOrder
 
 if TYPE_CHECKING:  # engines.base loads numpy, which the supervisor has no use for
     from myna.daemon.settings import Settings
@@ -124,7 +125,7 @@ class JobQueue:
         publish: Publish,
         resolve_voice: "Callable[[str], VoiceAsset]",
         *,
-        place: Callable[[str], Place] | None = None,
+        place: Callable[[str], PlacementOrder] | None = None,
         cores: int | None = None,
     ) -> None:
         """Open (or make) the queue of a state folder; nothing runs before `start`.
@@ -160,11 +161,11 @@ class JobQueue:
 
     # --- settings ----------------------------------------------------------------------------------------
 
-    def _on_cpu(self, engine: str) -> Place:
+    def _on_cpu(self, engine: str) -> PlacementOrder:
         compute = self._settings.compute
         slots = compute.cpu_jobs or max(1, self._cores // 2)
         threads = compute.threads or max(1, self._cores // 2)
-        return Place(threads=max(1, threads // slots), backend=compute.backend)
+        return PlacementOrder(threads=max(1, threads // slots), backend=compute.backend)
 
     def _limits(self, settings: "Settings", devices: dict[str, str]) -> Limits:
         return Limits(
@@ -538,7 +539,7 @@ class JobQueue:
 
     def _order(self, job: str, attempt: int, device: str, spec: JobSpec, voice: "VoiceAsset") -> Order:
         assert spec.input is not None  # checked at submit
-        place = self._place(voice.engine)
+        placement = self._place(voice.engine)
         return Order(
             job=job,
             attempt=attempt,
@@ -549,14 +550,8 @@ class JobQueue:
             format=spec.format,
             seconds=spec.seconds,
             parameters=dict(spec.parameters),
-            voice=Voice(
-                id=voice.id,
-                engine=voice.engine,
-                files={name: str(path) for name, path in voice.files.items()},
-                defaults=dict(voice.defaults),
-                unchanged=voice.unchanged,
-            ),
-            place=place if place.device == device else msgspec.structs.replace(place, device=device),
+            voice=VoiceOrder.of(voice),
+            placement=placement if placement.device == device else msgspec.structs.replace(placement, device=device),
             work_dir=str(self._work_dir(_number(job))),
         )
 

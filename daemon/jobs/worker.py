@@ -9,7 +9,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import IO
 
 from myna.daemon.jobs import messages
@@ -33,7 +32,7 @@ from myna.daemon.jobs.messages import (
 from myna.daemon.jobs.resident import ResidentVoices, let_go, memory_figures
 from myna.daemon.parent import die_with_parent
 from myna.engines import registry
-from myna.engines.base import FileVoice, Placement, VoiceAsset, VoiceParameters
+from myna.engines.base import FileVoice, VoiceParameters
 
 NICENESS = 10  # a live session beside it goes first
 
@@ -103,23 +102,9 @@ class Worker:
 
     def lend(self, order: Order, parameters: VoiceParameters) -> AbstractContextManager[FileVoice]:
         """The voice of an order, loaded if it is not."""
-        asset = VoiceAsset(
-            id=order.voice.id,
-            engine=order.voice.engine,
-            files={name: Path(path) for name, path in order.voice.files.items()},
-            defaults=order.voice.defaults,
-            unchanged=order.voice.unchanged,
-        )
-        place = order.place
-        placement = Placement(
-            device=place.device,
-            precision=place.precision,
-            threads=place.threads,
-            backend=place.backend,
-            cache_dir=Path(place.cache_dir) if place.cache_dir is not None else None,
-        )
+        asset, placement = order.voice.asset(), order.placement.placement()
         return self._voices.lend(
-            repr((asset, place, parameters)).encode(),
+            repr((asset, placement, parameters)).encode(),
             asset.id,
             asset.engine,
             lambda: registry.find(asset.engine).open_file(asset, placement, parameters),

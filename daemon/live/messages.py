@@ -15,65 +15,11 @@ from myna.control.contract import (
     RecordReply,
     SessionStatus,
 )
-from myna.engines.base import Placement, VoiceAsset
+from myna.daemon.orders import PlacementOrder as PlacementOrder
+from myna.daemon.orders import VoiceOrder as VoiceOrder
 
 DEVICE_HUNG = 75
 """Exit code of a worker that leaves a device behind which does not close; a fresh one waits for its return."""
-
-
-class VoiceOrder(Struct, frozen=True, kw_only=True):
-    """A voice as it crosses to a worker: names and paths, never code."""
-
-    id: str
-    engine: str
-    files: dict[str, str] = field(default_factory=dict)
-    defaults: dict[str, Any] = field(default_factory=dict)
-    description: str = ""
-    unchanged: bool = False
-
-    @classmethod
-    def of(cls, asset: VoiceAsset) -> "VoiceOrder":
-        """The order for `asset`."""
-        return cls(
-            id=asset.id,
-            engine=asset.engine,
-            files={name: str(path) for name, path in asset.files.items()},
-            defaults=dict(asset.defaults),
-            description=asset.description,
-            unchanged=asset.unchanged,
-        )
-
-    def asset(self) -> VoiceAsset:
-        """The asset this order names."""
-        return VoiceAsset(
-            id=self.id,
-            engine=self.engine,
-            files={name: Path(path) for name, path in self.files.items()},
-            defaults=self.defaults,
-            description=self.description,
-            unchanged=self.unchanged,
-        )
-
-
-class PlacementOrder(Struct, frozen=True, kw_only=True):
-    """Where a voice computes, as it crosses to a worker."""
-
-    device: str = "cpu"
-    precision: str = "fp32"
-    threads: int = 1
-    backend: str = "auto"
-    cache_dir: str | None = None
-    fallbacks: tuple[str, ...] = ()
-
-    def placement(self) -> Placement:
-        """The placement this order names."""
-        return Placement(
-            device=self.device,
-            precision=self.precision,
-            threads=self.threads,
-            backend=self.backend,
-            cache_dir=Path(self.cache_dir) if self.cache_dir else None,
-        )
 
 
 class SessionConfig(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from myna.daemon.jobs.convert import voice_parameters
-from myna.daemon.jobs.messages import Order, Place, Voice
+from myna.daemon.jobs.messages import Order
 from myna.daemon.jobs.segments import (
     Cutting,
     Grid,
@@ -20,6 +20,7 @@ from myna.daemon.jobs.segments import (
     stretches,
     write_segment,
 )
+from myna.daemon.orders import PlacementOrder, VoiceOrder
 from myna.engines import registry
 from myna.engines.base import Placement, VoiceAsset
 
@@ -95,7 +96,8 @@ def test_no_cut_in_a_held_note_can_be_measured() -> None:
     asset = VoiceAsset(id="formant", engine="formant")
     order = Order(
         job="j1", attempt=1, kind="convert", input="", output="", exists="fail", format="wav", seconds=None,
-        parameters={"pitch": 4.0}, voice=Voice(id="formant", engine="formant"), place=Place(), work_dir="",
+        parameters={"pitch": 4.0}, voice=VoiceOrder(id="formant", engine="formant"),
+        placement=PlacementOrder(), work_dir="",
     )  # fmt: skip
     voice = registry.find("formant").open_file(asset, Placement(), voice_parameters(order))
     grid = Grid(rate_in_hz=RATE, rate_out_hz=voice.rate_hz or RATE)

@@ -16,8 +16,9 @@ from job_bench import Bench, until
 from myna.control.contract import JobInfo, JobsList
 from myna.control.errors import MynaError
 from myna.daemon.jobs import convert, segments
-from myna.daemon.jobs.messages import Order, Place, Voice
+from myna.daemon.jobs.messages import Order
 from myna.daemon.jobs.store import Store
+from myna.daemon.orders import PlacementOrder, VoiceOrder
 
 HOST = """
 import sys
@@ -115,8 +116,8 @@ def test_a_published_output_is_known_for_its_own_after_a_kill(bench: Bench) -> N
     source = bench.sound()
     order = Order(
         job="j1", attempt=1, kind="convert", input=str(source), output=str(bench.out / "out.wav"), exists="fail",
-        format="auto", seconds=None, parameters={"pitch": 2.0}, voice=Voice(id="formant", engine="formant"),
-        place=Place(), work_dir=str(bench.folder / "work"),
+        format="auto", seconds=None, parameters={"pitch": 2.0}, voice=VoiceOrder(id="formant", engine="formant"),
+        placement=PlacementOrder(), work_dir=str(bench.folder / "work"),
     )  # fmt: skip
     from myna.daemon.jobs.worker import Worker
 
