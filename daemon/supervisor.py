@@ -5,6 +5,7 @@ import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -62,6 +63,7 @@ from myna.engines import registry
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+SWITCH_INTERVAL_S = 0.001  # an answer does not wait 5 ms for the interpreter lock
 
 
 def version() -> str:
@@ -121,6 +123,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         notifier = Notifier()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.server.start()
         threading.Thread(target=self._run_slow, name="slow-work", daemon=True).start()
         self.placing.start()
