@@ -78,7 +78,7 @@ class Eager:
     name = "eager"
 
     def __init__(self, device: str = "cpu", precision: str = "fp32", threads: int = 1) -> None:
-        self.precision = precision if device != "cpu" else "fp32"
+        self.precision = precision if device != "cpu" and precision in ("fp16", "bf16") else "fp32"
         self.providers: tuple[str, ...] = ()
         self._type = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision, torch.float32)
         try:

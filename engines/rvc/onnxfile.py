@@ -315,13 +315,13 @@ class _Reading:
 
     def _speakers(self, speaker: str) -> int | None:
         """Rows of the table that the speaker's number is looked up in."""
-        for node in self.consumers.get(speaker, []):
-            if node.op_type in _FORWARDING:
-                found = self._speakers(node.output[0])
-                if found is not None:
-                    return found
-            if node.op_type == "Gather" and node.input[1] == speaker and (shape := self._shape(node.input[0])):
-                return shape[0]
+        waiting = [speaker]
+        for name in waiting:  # grows as it is walked
+            for node in self.consumers.get(name, []):
+                if node.op_type in _FORWARDING:
+                    waiting.append(node.output[0])
+                elif node.op_type == "Gather" and node.input[1] == name and (shape := self._shape(node.input[0])):
+                    return shape[0]
         return None
 
     def _drawn(self, latent: str) -> str:

@@ -303,6 +303,33 @@ def test_the_library_takes_and_shows_an_export(folder: Path, export: Path, tmp_p
     assert RvcLive(library.resolve("plain"), EAGER, SHORT, RATE).facts.engine == "rvc"
 
 
+def test_a_check_does_not_read_the_export(folder: Path, export: Path, tmp_path: Path) -> None:
+    """It is made in the supervisor, which stays small; what the file is was found in another process."""
+    code = (
+        "import sys; from pathlib import Path; from myna.engines.rvc import SPEC;"
+        "from myna.engines.base import VoiceAsset;"
+        "files = dict(zip(('model', 'embedder'), map(Path, sys.argv[1:])));"
+        "assert SPEC.check(VoiceAsset(id='x', engine='rvc', files=files)) == ();"
+        "assert not {'onnx', 'torch', 'onnxruntime'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(export), str(asset(folder).files["embedder"])]
+    subprocess.run(command, check=True, timeout=60)
+    (problem,) = SPEC.check(exported(folder, tmp_path / "gone.onnx"))
+    assert "gone.onnx is missing" in problem
+
+
+def test_a_long_chain_to_the_speaker_is_walked(export: Path, tmp_path: Path) -> None:
+    def stretched(model: onnx.ModelProto) -> None:
+        table = next(n for n in model.graph.node if n.op_type == "Gather" and n.input[1] == "ds")
+        chain = [onnx.helper.make_node("Identity", [f"s{i}" if i else "ds"], [f"s{i + 1}"]) for i in range(3000)]
+        table.input[1] = "s3000"
+        nodes = [*chain, *model.graph.node]
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+
+    assert open_export(changed(export, tmp_path, stretched)).speakers == 3
+
+
 def test_inspection_needs_neither_torch_nor_onnxruntime(export: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from myna.engines.rvc import inspect as m;"
