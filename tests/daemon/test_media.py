@@ -27,6 +27,9 @@ from myna.daemon.media import (
     target_path,
     writable_rate_hz,
 )
+from myna.daemon.media.encoders import SteadyOgg, WavEncoder
+from myna.daemon.media.faults import Guarded
+from myna.daemon.media.reading import AvReader, SoundfileReader
 
 RATE_HZ = 48_000
 
@@ -384,7 +387,7 @@ def test_a_disk_that_fails_or_goes_away_midway(tmp_path: Path, number: int, code
     else:
         encoded(path, audio, "mp4", "aac")
     disk = FailingDisk(path.read_bytes(), number)
-    reader = media._SoundfileReader(path, disk) if kind == "wav" else media._AvReader(path, disk)
+    reader = SoundfileReader(path, disk) if kind == "wav" else AvReader(path, disk)
     with reader:
         assert len(reader.read(1000)) == 1000
         disk.failing = True
@@ -434,7 +437,7 @@ def test_ogg_pages_have_one_serial_and_right_checksums(tmp_path: Path) -> None:
         segments = data[at + 26]
         length = 27 + segments + sum(data[at + 27 : at + 27 + segments])
         page = bytearray(data[at : at + length])
-        assert struct.unpack_from("<I", page, 14) == (media._SteadyOgg.SERIAL,)
+        assert struct.unpack_from("<I", page, 14) == (SteadyOgg.SERIAL,)
         told = struct.unpack_from("<I", page, 22)[0]
         page[22:26] = bytes(4)
         crc = 0
@@ -457,7 +460,7 @@ def test_wav_becomes_rf64_when_sizes_no_longer_fit(
     for limit, magic in ((0xFFFFFFFF, b"RIFF"), (50, b"RF64")):
         path = tmp_path / "a.wav"
         with path.open("w+b") as raw:
-            encoder = media._WavEncoder(media._Guarded(raw), RATE_HZ, subtype, {"title": "odd"}, limit)
+            encoder = WavEncoder(Guarded(raw), RATE_HZ, subtype, {"title": "odd"}, limit)
             encoder.write(audio)
             encoder.finish()
         assert path.read_bytes()[:4] == magic
