@@ -2,6 +2,7 @@
 
     python3 tools/dev.py soak --simulated 8h [--seed N]
     python3 tools/dev.py soak --real 10m [--seed N]
+    python3 tools/dev.py soak --drift 8h | --kills 100 | --deaf 30m
 
 Ends with a table of the laws, each with its figure (`--json`: one line of JSON); exit 1 if one does not hold.
 """
@@ -9,9 +10,12 @@ Ends with a table of the laws, each with its figure (`--json`: one line of JSON)
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.soak_table import Table  # the path comes first
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -29,21 +33,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--simulated", type=seconds, metavar="TIME", help="so long on simulated devices, e.g. 8h")
     parser.add_argument("--real", type=seconds, metavar="TIME", help="so long on a real sound server, e.g. 10m")
+    parser.add_argument("--drift", type=seconds, metavar="TIME", help="simulated clocks that run apart, e.g. 8h")
+    parser.add_argument("--kills", type=int, metavar="N", help="kill a real worker so many times at random moments")
+    parser.add_argument("--deaf", type=seconds, metavar="TIME", help="real clients that never read, e.g. 30m")
     parser.add_argument("--seed", type=int, default=1, help="equal seeds meet equal events [1]")
     parser.add_argument("--json", action="store_true", help="the table as one line of JSON")
     options = parser.parse_args()
-    if options.simulated is None and options.real is None:
-        parser.error("say --simulated TIME or --real TIME")
-    held = True
+    runs: list[Callable[[], Table]] = []
+    # Each imports what it needs when it is wanted.
     if options.simulated is not None:
         from tools.soak_simulated import soak
 
-        held &= soak(options.simulated, options.seed).tell(as_json=options.json)
+        runs.append(lambda: soak(options.simulated, options.seed))
+    if options.drift is not None:
+        from tools.soak_drift import drift
+
+        runs.append(lambda: drift(options.drift, options.seed))
     if options.real is not None:
         from tools.soak_real import soak as soak_real
 
-        held &= soak_real(options.real, options.seed).tell(as_json=options.json)
-    return 0 if held else 1
+        runs.append(lambda: soak_real(options.real, options.seed))
+    if options.kills is not None:
+        from tools.soak_kills import kill_workers
+
+        runs.append(lambda: kill_workers(options.kills, options.seed))
+    if options.deaf is not None:
+        from tools.soak_deaf import deafen
+
+        runs.append(lambda: deafen(options.deaf, options.seed))
+    if not runs:
+        parser.error("say --simulated, --drift, --real, --kills or --deaf")
+    held = [run().tell(as_json=options.json) for run in runs]
+    return 0 if all(held) else 1
 
 
 if __name__ == "__main__":

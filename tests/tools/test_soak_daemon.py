@@ -1,0 +1,14 @@
+"""The soaks of a real daemon, short: workers killed at random, clients that never read."""
+
+from tools.soak_deaf import deafen
+from tools.soak_kills import kill_workers
+
+
+def test_killed_workers_come_back_as_they_were() -> None:
+    table = kill_workers(2, 5)
+    assert table.held, table.rows
+
+
+def test_clients_that_never_read_cost_the_supervisor_nothing() -> None:
+    table = deafen(8.0, 1)
+    assert table.held, table.rows

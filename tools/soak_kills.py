@@ -1,0 +1,88 @@
+"""Kills the live worker of a real daemon at random moments, and sees it come back as it was, each time."""
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from myna.control.contract import LiveSet, LiveSetReply
+from tools.soak_daemon import LIVE, RealDaemon
+from tools.soak_table import Progress, Table
+
+LONGEST_WAIT_S = 2.0  # from a worker's start to its end: also while it still loads
+KILLS_PER_START = 4  # then the user starts anew, which makes the budget of restarts whole again
+ANSWER_S = 1.0
+BACK_S = 30.0  # the longest wait for a restart, and the start itself
+
+
+def kill_workers(kills: int, seed: int) -> Table:
+    """So many kills; what came of them."""
+    dice = np.random.default_rng(seed)
+    back: list[float] = []
+    answers: list[float] = []
+    loading = told = kept = 0
+    left_over: set[int] = set()
+    progress = Progress(kills)
+    with tempfile.TemporaryDirectory() as folder, RealDaemon(Path(folder)) as daemon:
+        daemon.start_live()
+        for number in range(kills):
+            if number and number % KILLS_PER_START == 0:
+                daemon.start_live()
+            before = daemon.until(
+                lambda s: s.pid is not None and (s.state in LIVE or s.state in ("loading", "warming"))
+            )
+            pitch = float(dice.integers(-5, 6))
+            if before.state in LIVE:
+                daemon.client.call("live.set", LiveSet(values={"pitch": pitch}), LiveSetReply)
+            time.sleep(float(dice.uniform(0.0, LONGEST_WAIT_S)) if dice.integers(4) else 0.0)
+            before = daemon.session()
+            pid = before.pid
+            if pid is None:
+                continue
+            loading += before.state not in LIVE
+            killed_s = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            left_over.add(pid)
+            asked_s = time.monotonic()
+            daemon.session()
+            answers.append(time.monotonic() - asked_s)
+            gone = daemon.until(lambda s, pid=pid: s.pid != pid)  # type: ignore[misc]
+            told += gone.state not in LIVE and bool(gone.stop_reason)
+            if dice.integers(4):
+                after = daemon.until(lambda s, pid=pid: s.state in LIVE and s.pid not in (None, pid))  # type: ignore[misc]
+                back.append(time.monotonic() - killed_s)
+                kept += after.settings == before.settings and after.voice == before.voice
+            # Else it is killed again before it is back.
+            progress.at(number + 1, f"{number + 1} kills, {loading} of them while loading")
+        daemon.start_live()
+        final = daemon.until(lambda s: s.state in LIVE and s.blocks > 10)
+        children = psutil.Process(daemon.pid).children(recursive=True)
+        workers = [child.pid for child in children if child.pid in left_over]
+        descriptors, threads = psutil.Process(daemon.pid).num_fds(), psutil.Process(daemon.pid).num_threads()
+        memory = psutil.Process(daemon.pid).memory_info().rss / (1 << 20)
+    progress.end()
+    table = Table(f"{kills} kills -9 of a live worker, {loading} while it loaded, seed {seed}")
+    table.add("7 each kill is told with its cause", told == len(answers), f"{told} of {len(answers)}")
+    table.add(
+        "the supervisor answers meanwhile",
+        max(answers, default=np.inf) < ANSWER_S,
+        f"slowest {1e3 * max(answers, default=np.inf):.0f} ms",
+    )
+    table.add(
+        "back each time",
+        bool(back) and max(back) < BACK_S,
+        f"median {np.median(back or [np.inf]):.1f} s, longest {max(back, default=np.inf):.1f} s of {len(back)}",
+    )
+    table.add("6 with the same voice and settings", kept == len(back), f"{kept} of {len(back)}")
+    table.add("runs in the end", final.state in LIVE, f"{final.state}, {final.blocks} blocks")
+    table.add("no worker is left over", not workers, f"{len(workers)} left")
+    table.add(
+        "the supervisor is as small as before",
+        descriptors < 80 and threads < 24 and memory < 200.0,
+        f"{memory:.0f} MiB, {descriptors} descriptors, {threads} threads",
+    )
+    return table
