@@ -17,6 +17,7 @@ from myna.control.cli import app, main, onekey
 from myna.control.cli.app import COMMANDS
 from myna.control.cli.delegate import delegate
 from myna.control.cli.launch import start_daemon
+from myna.control.client import Client
 from myna.control.connection import Connection, connection_file, load_connection, write_connection
 from myna.daemon.wire import Server
 
@@ -502,8 +503,11 @@ def test_a_daemon_that_dies_at_start_tells_its_last_lines(
 def test_a_daemon_that_was_started_at_the_same_moment_is_as_good(
     state: Path, server: Server, pretend_daemon: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend_daemon.write_text("raise SystemExit(5)")
+    pretend_daemon.write_text(f"open({str(state / 'tried')!r}, 'w').close(); raise SystemExit(5)")
     start_daemon([])
+    assert (state / "tried").exists()
+    with Client() as client:
+        assert client.hello().pid == os.getpid()  # the one that was there first
 
 
 DAEMON = """

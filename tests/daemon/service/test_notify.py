@@ -1,5 +1,6 @@
 """The notify socket, with a real socket that stands for systemd, and when the watchdog is fed."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -44,9 +45,17 @@ def test_the_life_of_a_daemon(manager: socket.socket, notifier: Notifier) -> Non
     assert told(manager) == ["STOPPING=1", "STATUS=draining"]
 
 
-def test_a_manager_that_does_not_read_is_not_waited_for(notifier: Notifier) -> None:
+def test_a_manager_that_does_not_read_is_not_waited_for(manager: socket.socket, notifier: Notifier) -> None:
     for _ in range(5000):
         notifier.alive()
+    manager.setblocking(False)
+    kept = 0
+    with contextlib.suppress(BlockingIOError):
+        while manager.recv(4096) == b"WATCHDOG=1":
+            kept += 1
+    assert 0 < kept < 5000  # the rest was lost rather than waited with
+    notifier.alive()
+    assert told(manager) == ["WATCHDOG=1"]
 
 
 def test_a_manager_that_is_gone_is_no_error(manager: socket.socket, notifier: Notifier) -> None:
