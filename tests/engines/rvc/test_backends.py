@@ -151,6 +151,19 @@ def test_a_backend_that_is_wrong_or_slow_is_not_taken(models: Models, monkeypatc
     assert named.backend.name == "openvino"
 
 
+@pytest.mark.parametrize("step_s", [1e-6, 0.016])
+def test_a_network_costs_what_the_processor_s_clock_says(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    """A neighbour that takes the processor away must not decide for good; the clock may be a coarse one."""
+    spent = [0.0]
+    monkeypatch.setattr(backends.time, "process_time", lambda: spent[0] // step_s * step_s)
+
+    def stage(*_: object) -> Array:
+        spent[0] += 0.005
+        return np.zeros(0, np.float32)
+
+    assert abs(backends._cost(stage, ()) - 0.005) < 0.0008
+
+
 def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert not backends.has_amx()
