@@ -11,6 +11,7 @@ from myna.daemon._core import Core
 from myna.daemon.audio.asleep import SleepWatch
 from myna.daemon.audio.backend import AudioStream, DeviceError, StreamFacts, StreamRequest
 from myna.daemon.audio.choose import Direction, Listed, best_pair, candidates
+from myna.daemon.audio.moved import MoveWatch
 from myna.daemon.audio.pair import PairStream
 from myna.daemon.audio.realtime import Realtime
 from myna.daemon.audio.ring import make_core
@@ -231,6 +232,7 @@ class PortAudioStream:
         self._rate, self._period = rate_hz, max(1, round(period_ms * rate_hz / 1000))
         self._realtime = Realtime()
         self._asleep = SleepWatch()
+        self._moves: MoveWatch | None = None
         self._finished = self._closing = False
         self._started_s: float | None = None
         self._seen: tuple[int, float] = (0, 0.0)  # latest callback's stamp, and when it was new
@@ -298,6 +300,9 @@ class PortAudioStream:
         except self._error as error:
             raise device_error(error, "starting the stream") from error
         self._started_s = time.monotonic()
+        device = self._source or self._sink
+        if device is not None and device.host_api == "ALSA":
+            self._moves = MoveWatch()
 
     def ended(self) -> str | None:
         """`lost` when the host stopped the stream, no callback came for half a second, or the machine slept.
@@ -308,6 +313,9 @@ class PortAudioStream:
         if self._closing or self._started_s is None:
             return None
         if self._finished or self._asleep.slept():
+            return "lost"
+        if self._moves is not None and self._moves.moved:
+            self._core.silence(True)
             return "lost"
         if self._core.stats()["max_gap_ns"] > 1e9 * SILENT_S:
             self._core.silence(True)
@@ -324,6 +332,8 @@ class PortAudioStream:
             return
         lost = self.ended() is not None
         self._closing = True
+        if self._moves is not None:
+            self._moves.close()
         if self._sink is not None and self._started_s is not None and not lost:
             self._core.silence(True)
             enough = self._core.stats()["callbacks"] + 2

@@ -15,7 +15,7 @@ import soxr
 from live_daemon import Daemon, noise, raw_share
 from numpy.typing import NDArray
 
-from tools.audio_server import AudioServer, missing_programs
+from tools.audio_server import OUT_CABLE, VIRTUAL_MIC, AudioServer, missing_programs
 from tools.cable import RATE, Heard, correlate, play_and_hear
 
 pytestmark = pytest.mark.e2e
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 Sound = NDArray[np.float32]
 LIVE = ("running", "degraded")
 BACK_S = 40.0
-SAID_S, PAUSE_S = 2.0, 5.0
+SAID_S, PAUSE_S = 2.0, 3.5
 IN_FLIGHT_S = 0.6  # that what was said may still be heard after it: the delay, and room for a busy machine
 
 
@@ -163,6 +163,20 @@ def test_a_server_that_stops_and_starts_has_the_delay_from_before(
     lost = daemon.until(lambda s: s["state"] == "reconnecting", 20.0)
     assert lost["stop_reason"]
     server.start()
+    settled(daemon)
+    assert_converted(server, daemon, said)
+    assert delay_beside_prefill_ms(daemon) == pytest.approx(before_ms, abs=25.0)
+
+
+def test_a_device_that_goes_and_comes_back_is_told_and_never_replaced(
+    server: AudioServer, daemon: Daemon, said: Sound
+) -> None:
+    before_ms = delay_beside_prefill_ms(daemon)
+    server.unplug(OUT_CABLE)
+    lost = daemon.until(lambda s: s["state"] == "reconnecting", 20.0)
+    assert lost["stop_reason"]
+    assert not server.pactl("list", "short", "sink-inputs")  # the server offers another sink, which is not taken
+    server.plug(OUT_CABLE, VIRTUAL_MIC)
     settled(daemon)
     assert_converted(server, daemon, said)
     assert delay_beside_prefill_ms(daemon) == pytest.approx(before_ms, abs=25.0)
