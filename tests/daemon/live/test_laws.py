@@ -165,7 +165,8 @@ def test_a_late_worker_never_repeats_a_block() -> None:
     sound = rig.played_since(at)
     assert rig.status.state == "degraded"
     frames = [sound[k : k + 480] for k in range(0, len(sound) - 480, 480)]
-    loud = [f / np.linalg.norm(f) for f in frames if np.sqrt(np.mean(f**2)) > 0.1]
+    # Loud throughout: the few frames of a fade's end are alike by chance.
+    loud = [f / np.linalg.norm(f) for f in frames if np.sqrt(np.mean(f.reshape(4, 120) ** 2, 1)).min() > 0.1]
     scores = np.abs(np.array(loud) @ np.array(loud).T) - np.eye(len(loud))
     assert len(loud) > 20
     assert np.max(scores) < 0.5

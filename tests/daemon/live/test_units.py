@@ -136,8 +136,8 @@ def test_advice_names_the_block_and_admits_what_none_mends() -> None:
     assert advice(0.5, 20.0, 10.0) is None
     assert "block_ms=30" in (advice(0.9, 20.0, 18.0) or "")
     assert "no block length" in (advice(1.5, 1000.0, 1500.0) or "")
-    assert jitter_ms(20.0, 10.0, True) == 5.0
-    assert jitter_ms(25.0, 10.0, True) == jitter_ms(20.0, 10.0, False) == 10.0
+    assert jitter_ms(20.0, 10.0, True) == 10.0
+    assert jitter_ms(25.0, 10.0, True) == jitter_ms(20.0, 10.0, False) == 15.0
     assert fixed_prefill_ms(100.0, 20.0, 10.0) == 130.0
     assert peers_estimate_ms(250.0, 50.0, 5.0, 5.0) == 570.0
 
