@@ -18,9 +18,9 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer
+from tools.audio_server import OUT_CABLE, TEST_MIC, VIRTUAL_MIC, AudioServer
 from tools.cable import RATE, Heard, correlate, play_and_hear
-from tools.soak_table import Table
+from tools.soak_table import Progress, Table
 
 SPEECH = Path(__file__).parent.parent / "tests" / "data" / "speech" / "austen_0870.flac"
 VOICES = ("deep", "bright", "formant")
@@ -104,6 +104,7 @@ def soak(seconds: float, seed: int) -> Table:
     supervisor: list[tuple[float, int, int]] = []
     worker: list[tuple[int, float, int, int]] = []
     began = time.monotonic()
+    progress = Progress(seconds)
     with tempfile.TemporaryDirectory() as folder, AudioServer("pulse") as server:
         daemon = Daemon(server, Path(folder))
         try:
@@ -128,10 +129,19 @@ def soak(seconds: float, seed: int) -> Table:
                 server.start()
 
             def reload_sink() -> None:
-                for line in server.pactl("list", "short", "modules").splitlines():
-                    if OUT_CABLE in line and "null-sink" in line:
-                        server.pactl("unload-module", line.split("\t")[0])
-                restart_server()  # its script makes the cables again
+                server.unplug(OUT_CABLE)
+                time.sleep(float(dice.uniform(0.0, 3.0)))
+                server.plug(OUT_CABLE, VIRTUAL_MIC)
+
+            def freeze_server() -> None:
+                server.signal(signal.SIGSTOP)
+                time.sleep(float(dice.uniform(0.1, 3.0)))
+                server.signal(signal.SIGCONT)
+
+            def freeze_supervisor() -> None:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(1.0)
+                os.kill(pid, signal.SIGCONT)
 
             during = {
                 "set": lambda: daemon.myna(
@@ -142,10 +152,12 @@ def soak(seconds: float, seed: int) -> Table:
                 "block": lambda: daemon.myna("live", "set", f"block_ms={dice.choice([20, 40, 60])}"),
                 "kill -9 worker": kill_worker,
                 "freeze worker 1 s": freeze_worker,
+                "freeze supervisor 1 s": freeze_supervisor,
             }  # fmt: skip
             between = {
                 "restart server": restart_server,
-                "remove sink, restart server": reload_sink,
+                "unload sink, load it again": reload_sink,
+                "freeze server": freeze_server,
                 "nothing": lambda: None,
             }
             while time.monotonic() - began < seconds or len(shares) < 3:
@@ -165,7 +177,7 @@ def soak(seconds: float, seed: int) -> Table:
                 status = session()
                 supervisor.append(resources(pid))
                 worker.append((int(status["pid"]), *resources(int(status["pid"]))))
-                print(f"{time.monotonic() - began:5.0f} s  {dict(done)}  raw {shares[-1]:.2f}", flush=True)
+                progress.at(time.monotonic() - began, f"{sum(done.values())} events, raw {shares[-1]:.2f}")
             daemon.myna("live", "voice", "neutral")
             time.sleep(1.0)
             estimated = session()["latency"]["estimated_ms"]
@@ -176,6 +188,7 @@ def soak(seconds: float, seed: int) -> Table:
         finally:
             with contextlib.suppress(Exception):
                 daemon.myna("down")
+    progress.end()
     result = Table(f"{time.monotonic() - began:.0f} s on PulseAudio, {sum(done.values())} events, seed {seed}")
     result.add(
         "1 fail closed: no raw voice in what was recorded",
