@@ -106,6 +106,14 @@ class VoiceAsset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedModel:
+    """A model that voices of one process hold together, such as a content encoder: it goes with its last voice."""
+
+    id: str
+    model_bytes: int | None = None  # bytes of weights, None where not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoiceFacts:
     """The truth after load: what runs, not what was asked."""
 
@@ -115,7 +123,8 @@ class VoiceFacts:
     backend: str
     providers: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()  # each with its reason, in words
-    model_bytes: int | None = None  # bytes of weights, None where not measured
+    model_bytes: int | None = None  # bytes of its own weights, None where not measured
+    shared: tuple[SharedModel, ...] = ()  # what it holds beside them
     notes: tuple[str, ...] = ()
 
 

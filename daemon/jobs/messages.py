@@ -34,6 +34,7 @@ class Order(Struct, frozen=True, kw_only=True, tag="order"):
     voice: VoiceOrder
     placement: PlacementOrder
     work_dir: str
+    unload_after_s: float = 0.0  # voices that were idle for so long go when this is done; 0: never
 
 
 class StopOrder(Struct, frozen=True, kw_only=True, tag="stop"):

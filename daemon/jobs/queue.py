@@ -553,6 +553,7 @@ class JobQueue:
             voice=VoiceOrder.of(voice),
             placement=placement if placement.device == device else msgspec.structs.replace(placement, device=device),
             work_dir=str(self._work_dir(_number(job))),
+            unload_after_s=60.0 * self._settings.compute.unload_after_minutes,
         )
 
     def _work_dir(self, n: int) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from myna.control.contract import ModelInfo
-from myna.engines.base import FileVoice
+from myna.engines.base import FileVoice, SharedModel
 
 VOICES_KEPT = 3
 
@@ -80,42 +80,67 @@ class ResidentVoices:
             oldest.voice.close()
 
     def rows(self) -> list[ModelInfo]:
-        """What is loaded, the least recently used first. Bytes that nobody counted are None."""
+        """What is loaded, the least recently used first, then what voices hold together. Unknown bytes are None."""
         with self._lock:
             residents = list(self._loaded.values())
-        found = []
+        together: dict[str, tuple[SharedModel, list[_Resident]]] = {}
         for resident in residents:
-            facts = resident.voice.facts
-            on_device = facts.device != "cpu"
-            busy = "busy:job" if resident.leases else None
-            found.append(
-                ModelInfo(
-                    id=resident.id,
-                    engine=resident.engine,
-                    worker="",
-                    device=facts.device,
-                    dtype=facts.precision,
-                    device_bytes=facts.model_bytes if on_device else None,
-                    ram_bytes=None if on_device else facts.model_bytes,
-                    loaded_at=resident.loaded_at,
-                    last_used=resident.last_used,
-                    busy=busy,
-                    unloadable=busy is None,
-                    why_not="busy:job: wait for the job, or cancel it" if busy else None,
-                )
-            )
-        return found
+            for model in resident.voice.facts.shared:
+                together.setdefault(model.id, (model, []))[1].append(resident)
+        return [
+            *(_row(each.id, each.voice.facts.model_bytes, [each]) for each in residents),
+            *(_row(model.id, model.model_bytes, holders) for model, holders in together.values()),
+        ]
 
     def unload(self, name: str | None) -> bool:
-        """Close the idle voices of that id (None: all idle ones); whether any was closed."""
+        """Close idle voices: of that id, or those that hold the shared model of that id, or all (None).
+
+        Nothing is closed while a voice that it concerns is lent. Returns whether any was.
+        """
         with self._lock:
-            keys = [
-                key for key, resident in self._loaded.items() if resident.leases == 0 and name in (None, resident.id)
-            ]
+            keys = [key for key, resident in self._loaded.items() if name is None or name in _names(resident)]
+            if name is not None and any(self._loaded[key].leases for key in keys):
+                return False
+        return self._close([key for key in keys if self._loaded[key].leases == 0])
+
+    def retire(self, idle_s: float) -> bool:
+        """Close voices whose last use ended `idle_s` seconds ago or earlier; whether any was."""
+        oldest = self._clock() - idle_s
+        with self._lock:
+            keys = [key for key, each in self._loaded.items() if each.leases == 0 and each.last_used <= oldest]
+        return self._close(keys)
+
+    def _close(self, keys: list[bytes]) -> bool:
+        with self._lock:
             gone = [self._loaded.pop(key) for key in keys]
         for resident in gone:
             resident.voice.close()
         return bool(gone)
+
+
+def _names(resident: _Resident) -> set[str]:
+    return {resident.id, *(model.id for model in resident.voice.facts.shared)}
+
+
+def _row(name: str, size: int | None, holders: list[_Resident]) -> ModelInfo:
+    """One thing in memory: a voice, its only holder, or what several hold together."""
+    facts = holders[0].voice.facts
+    on_device = facts.device != "cpu"
+    busy = "busy:job" if any(each.leases for each in holders) else None
+    return ModelInfo(
+        id=name,
+        engine=holders[0].engine,
+        worker="",
+        device=facts.device,
+        dtype=facts.precision,
+        device_bytes=size if on_device else None,
+        ram_bytes=None if on_device else size,
+        loaded_at=min(each.loaded_at for each in holders),
+        last_used=max(each.last_used for each in holders),
+        busy=busy,
+        unloadable=busy is None,
+        why_not="busy:job: wait for the job, or cancel it" if busy else None,
+    )
 
 
 def memory_figures() -> dict[str, int | None]:

@@ -80,6 +80,8 @@ class Worker:
                 return
             if isinstance(message, Order):
                 self.carry_out(message)
+                if message.unload_after_s > 0 and self._voices.retire(message.unload_after_s):
+                    let_go()
                 self.tell_models()
             elif isinstance(message, AskUnload | AskFlush):
                 self.free(message)

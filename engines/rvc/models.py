@@ -15,6 +15,7 @@ from ..base import (
     ModelUnusable,
     ParameterRefused,
     Placement,
+    SharedModel,
     VoiceAsset,
     VoiceFacts,
     VoiceParameters,
@@ -104,6 +105,9 @@ class Models:
             self.pitch = Network(
                 "pitch", _key(path), lambda: rmvpe.load(path), (np.zeros((1, 128, rmvpe.MULTIPLE), np.float32),)
             )
+        for network in (self.content, self.latent, self.audio, self.pitch):
+            if network is not None:
+                network.together = placement.device == "cpu"
         self._stages: OrderedDict[tuple[str, tuple[Shape, ...]], Stage] = OrderedDict()
         self.notes: list[str] = list(voice.notes)
         self.index: Retrieval | None = self._index()
@@ -266,12 +270,22 @@ class Models:
             providers=providers,
             fallbacks=fallbacks,
             model_bytes=self._bytes,
+            shared=self._shared(),
             notes=(
                 *self.notes,
                 *self.choice.notes,
                 *((EXPORT_NOTE,) if isinstance(self.voice, OnnxVoice) else ()),
                 f"pitch by {extractor.name}" if extractor is not None else "a voice without f0: pitch is not moved",
             ),
+        )
+
+    def _shared(self) -> tuple[SharedModel, ...]:
+        """The encoder and the pitch network, as far as they are in memory; their bytes where torch holds them."""
+        files = [(self.content, self.asset.files["embedder"]), (self.pitch, self.rmvpe_path)]
+        return tuple(
+            SharedModel(id=path.name, model_bytes=network.bytes)
+            for network, path in files
+            if network is not None and path is not None and network.together and network.loaded
         )
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from myna.daemon.jobs.resident import ResidentVoices, memory_figures
-from myna.engines.base import Block, VoiceFacts
+from myna.engines.base import Block, SharedModel, VoiceFacts
 
 
 class Voice:
@@ -17,8 +17,10 @@ class Voice:
     rate_hz = None
     context_ms = 0.0
 
-    def __init__(self, device: str = "cpu", size: int | None = 100) -> None:
-        self.facts = VoiceFacts(engine="fake", device=device, precision="fp32", backend="none", model_bytes=size)
+    def __init__(self, device: str = "cpu", size: int | None = 100, shared: tuple[SharedModel, ...] = ()) -> None:
+        self.facts = VoiceFacts(
+            engine="fake", device=device, precision="fp32", backend="none", model_bytes=size, shared=shared
+        )
         self.open = True
 
     def convert(self, audio: Block, rate_hz: int) -> Block:
@@ -113,6 +115,42 @@ def test_unloading_by_name_and_all(shelf: Shelf) -> None:
     assert shelf.ids() == []
     shelf.use("a")
     assert [v.open for v in shelf.loaded["a"]] == [False, True]
+
+
+def test_what_voices_hold_together_is_one_row_that_goes_with_its_holders(shelf: Shelf) -> None:
+    encoder = SharedModel(id="hubert_base.pt", model_bytes=900)
+    shelf.use("a", voice=Voice(shared=(encoder,)))
+    shelf.use("b", voice=Voice(shared=(encoder,)))
+    shelf.use("c")
+    rows = {row.id: row for row in shelf.voices.rows()}
+    assert list(rows) == ["a", "b", "c", "hubert_base.pt"]
+    assert (rows["hubert_base.pt"].ram_bytes, rows["hubert_base.pt"].unloadable) == (900, True)
+
+    def lent() -> None:
+        row = shelf.voices.rows()[-1]
+        assert (row.id, row.busy, row.unloadable) == ("hubert_base.pt", "busy:job", False)
+        assert shelf.voices.unload("hubert_base.pt") is False
+        assert shelf.ids() == ["b", "c", "a", "hubert_base.pt"]
+
+    shelf.use("a", lent)
+    assert shelf.voices.unload("hubert_base.pt") is True
+    assert shelf.ids() == ["c"]
+
+
+def test_a_voice_goes_when_it_was_idle_for_long_while_others_work(shelf: Shelf) -> None:
+    shelf.use("a")
+    shelf.now += 500.0
+    shelf.use("b")
+    assert shelf.voices.retire(600.0) is False
+    shelf.now += 100.0
+
+    def lent() -> None:  # its clock starts when its use ends
+        shelf.now += 1000.0
+        assert shelf.voices.retire(600.0) is True
+        assert shelf.ids() == ["b"]
+
+    shelf.use("b", lent)
+    assert shelf.voices.retire(600.0) is False
 
 
 def test_a_failure_throws_the_voice_away_unless_it_is_spared(shelf: Shelf) -> None:

@@ -1,5 +1,7 @@
 """Files: the same bytes each time, the right length, silence kept, no seam at a cut, and like live."""
 
+import gc
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_models import EAGER, PLAIN, asset
+from tiny_models import EAGER, PLAIN, asset, write_embedder
 
 from myna.engines.rvc import SPEC, file
 from myna.engines.rvc.file import RvcFile
@@ -151,3 +153,29 @@ def test_through_the_engine_s_front_door(folder: Path, speech_16k: Array) -> Non
     assert opened.facts.backend == "eager"
     assert opened.convert(speech_16k[:8000], 16000).shape == (20000,)
     opened.close()
+
+
+def test_voices_of_one_process_hold_equal_networks_together(tmp_path: Path, speech_16k: Array) -> None:
+    write_embedder(tmp_path / "hubert_base.pt", seed=9)  # one that no other test holds
+    sung = replace(PLAIN, f0_method="rmvpe")
+    plain = RvcFile(asset(tmp_path, rmvpe=True), EAGER, sung)
+    higher = RvcFile(asset(tmp_path, rmvpe=True), EAGER, replace(sung, pitch=5.0))
+    other = RvcFile(asset(tmp_path, "v1_40k_nof0", rmvpe=True), EAGER, PLAIN)
+    for voice in (plain, higher, other):
+        voice.convert(speech_16k[:8000], 16000)
+    content = [id(voice._models.content.module) for voice in (plain, higher, other)]
+    decoders = [id(voice._models.audio.module) for voice in (plain, higher, other)]
+    assert len(set(content)) == 1
+    assert decoders[0] == decoders[1] != decoders[2]
+    assert {model.id for model in plain.facts.shared} == {"hubert_base.pt", "rmvpe_tiny.pt"}
+    assert all(model.model_bytes for model in plain.facts.shared)
+
+    # What one voice lets go of stays as long as another needs it, and goes with the last.
+    expected = higher.convert(speech_16k[:8000], 16000)
+    held = weakref.ref(plain._models.content.module)
+    plain.close()
+    other.close()
+    assert np.array_equal(higher.convert(speech_16k[:8000], 16000), expected)
+    higher.close()
+    gc.collect()
+    assert held() is None
