@@ -3,7 +3,8 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PRIORITY = 35  # below a sound server's own (pulse and pipewire: 40 here, 88 by rtkit), above everything else
@@ -50,6 +51,54 @@ class Realtime:
             self.told = f"SCHED_FIFO {PRIORITY}"
         else:
             self.told = "permitted, but no thread of the sound library took it"
+
+
+class Spinning:
+    """Takes real-time priority from threads of a sound library that run without a pause.
+
+    PortAudio's thread on ALSA's PulseAudio plugin polls in a loop as long as the server is frozen (measured: one
+    core at SCHED_FIFO for as long as that lasted), which starves the machine of just those who could mend it. Such a
+    thread plays nothing, so it loses nothing by usual scheduling. The block loop has a priority of its own and sees to
+    itself.
+    """
+
+    LOOK_S = 1.0
+    TOO_MUCH = 0.95  # the kernel itself gives others 5 %
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked_s = clock()
+        self._used_s: dict[int, float] = {}
+
+    def look(self) -> int:
+        """Call it often, on any thread; returns how many threads have lost their priority just now."""
+        now_s = self._clock()
+        passed_s = now_s - self._looked_s
+        if sys.platform != "linux" or passed_s < self.LOOK_S:
+            return 0
+        before, self._looked_s = self._used_s, now_s
+        self._used_s = _used_at_priority()
+        tamed = 0
+        for thread, used_s in self._used_s.items():
+            if used_s - before.get(thread, used_s) > self.TOO_MUCH * min(passed_s, 2 * self.LOOK_S):
+                with contextlib.suppress(OSError):  # it may have ended already
+                    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+                    tamed += 1
+        return tamed
+
+
+def _used_at_priority() -> dict[int, float]:
+    """Processor seconds of this process's threads that have the sound library's priority."""
+    found = {}
+    for thread in _threads():
+        try:
+            # After the name in brackets, which may hold anything: state is field 3, utime 14, rt_priority 40.
+            fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[37]) == PRIORITY:
+            found[thread] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _threads() -> set[int]:

@@ -17,6 +17,7 @@ from myna.control.contract import CheckReply, LatencyReply, RecordReply
 from myna.control.errors import MynaError
 from myna.daemon.audio.backend import DeviceError
 from myna.daemon.audio.portaudio import hung_streams
+from myna.daemon.audio.realtime import Spinning
 from myna.daemon.live.messages import (
     DEVICE_HUNG,
     Answer,
@@ -90,6 +91,7 @@ class Worker:
         self._changed = threading.Event()
         self._session = LiveSession(name, self._changed.set)
         self._session.log = lambda level, message: self._words.append(Said(level=level, message=message))
+        self._spinning = Spinning()
         self._ending = False
         self.exit_code = 0
 
@@ -112,6 +114,10 @@ class Worker:
                 self._say(answer_of(identity, error, **results))
             while self._words:
                 self._say(self._words.popleft())
+            if self._spinning.look():
+                self._say(
+                    Said(level="warning", message="the sound system spins; its real-time priority was taken away")
+                )
             if hung_streams():
                 # Its threads may spin for ever, at real-time priority: only the end of the process ends them.
                 self._say(Said(level="error", message="the sound system did not let go of a lost device"))
