@@ -104,9 +104,10 @@ class MoveWatch:
                 return
             event = EVENT.match(line)
             if event and (event[1] == "new" or (event[2], int(event[3])) in before.streams):
-                now = _place()
-                self._moved = self._moved or moved(before, now)
-                before = now
+                with contextlib.suppress(subprocess.SubprocessError):  # busy: the next event is looked at again
+                    now = _place()
+                    self._moved = self._moved or moved(before, now)
+                    before = now
 
 
 def _place() -> Place:
