@@ -14,6 +14,39 @@ from torch import Tensor, nn
 REACH_FRAMES = 11
 
 
+class Upsampling(nn.ConvTranspose1d):
+    """A transposed convolution; in an export it is written as a plain one, whose outputs are interleaved.
+
+    Each of the `rate` phases of the output is a plain convolution of its own over the neighbours of an input frame.
+    The same products are summed, but runtimes have fast plain convolutions and slow transposed ones.
+    """
+
+    def __init__(self, inner: int, out: int, kernel: int, rate: int) -> None:
+        self.cut = (kernel - rate) // 2
+        super().__init__(inner, out, kernel, rate, padding=self.cut)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """(batch, inner, frames) → (batch, out, frames × rate)."""
+        if torch.jit.is_tracing() and self.kernel_size[0] - self.stride[0] == 2 * self.cut:
+            return self.interleaved(x)
+        return super().forward(x, output_size)
+
+    def interleaved(self, x: Tensor) -> Tensor:
+        """What `forward` gives, by a plain convolution; where kernel − rate is even."""
+        kernel, rate = self.kernel_size[0], self.stride[0]
+        inner, out = self.weight.shape[:2]
+        # Output sample q·rate + r meets input frame q − d in tap d·rate + r + cut.
+        reach = math.ceil(self.cut / rate)
+        before = reach * rate - self.cut
+        taps = F.pad(self.weight, (before, (2 * reach + 1) * rate - before - kernel))
+        taps = taps.reshape(inner, out, 2 * reach + 1, rate).flip(2)
+        weight = taps.permute(3, 1, 0, 2).reshape(rate * out, inner, 2 * reach + 1)
+        bias = None if self.bias is None else self.bias.repeat(rate)
+        phases = F.conv1d(x, weight, bias, padding=reach)
+        batch, _, frames = phases.shape
+        return phases.view(batch, rate, out, frames).permute(0, 2, 3, 1).reshape(batch, out, frames * rate)
+
+
 class ResidualBlock(nn.Module):
     """Dilated convolutions (`convs1`), each followed by a plain one (`convs2`) and added to its input."""
 
@@ -74,7 +107,7 @@ class Decoder(nn.Module):
         block = ShortResidualBlock if short_blocks else ResidualBlock
         for i, (rate, kernel) in enumerate(zip(rates, kernels, strict=True)):
             width = start >> (i + 1)
-            self.ups.append(nn.ConvTranspose1d(2 * width, width, kernel, rate, padding=(kernel - rate) // 2))
+            self.ups.append(Upsampling(2 * width, width, kernel, rate))
             if source:
                 stride = math.prod(rates[i + 1 :])
                 self.noise_convs.append(

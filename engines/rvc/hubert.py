@@ -6,6 +6,7 @@ Source: Hsu et al., 2021 (HuBERT); Qian et al., ICML 2022 (ContentVec).
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,10 +39,26 @@ class Convolutions(nn.Module):
 
     def forward(self, wav: Tensor) -> Tensor:
         """(batch, samples) → (batch, channels, frames)."""
+        if torch.jit.is_tracing():
+            return self.as_images(wav)
         x = wav.unsqueeze(1)
         for layer in self.conv_layers:
             x = F.gelu(layer(x))
         return x
+
+    def as_images(self, wav: Tensor) -> Tensor:
+        """What `forward` gives, over images one sample high.
+
+        OpenVINO norms images as its convolutions lay them out; sequences it turns over before and after.
+        """
+        x = wav[:, None, None]
+        for layer in self.conv_layers:
+            x = F.conv2d(x, layer[0].weight.unsqueeze(2), stride=(1, layer[0].stride[0]))
+            if len(layer) > 1:
+                norm = layer[2]  # as many groups as channels: each is normed by itself
+                x = F.instance_norm(x, weight=norm.weight, bias=norm.bias, eps=norm.eps)
+            x = F.gelu(x)
+        return x.squeeze(2)
 
 
 class SelfAttention(nn.Module):

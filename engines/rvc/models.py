@@ -40,7 +40,7 @@ from .synthesizer import build, read_merge
 Array = NDArray[np.float32]
 
 # Names exports on disk; raised when a network's code changes what it computes.
-REVISION = "1"
+REVISION = "2"
 _KEPT_STAGES = 2  # of a network: the block length in use and the one that is to follow
 
 
