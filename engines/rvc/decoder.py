@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .exporting import exporting
+
 # Frames each way that reach one output frame; more context changes nothing.
 REACH_FRAMES = 11
 
@@ -27,7 +29,7 @@ class Upsampling(nn.ConvTranspose1d):
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         """(batch, inner, frames) → (batch, out, frames × rate)."""
-        if torch.jit.is_tracing() and self.kernel_size[0] - self.stride[0] == 2 * self.cut:
+        if exporting() and self.kernel_size[0] - self.stride[0] == 2 * self.cut:
             return self.interleaved(x)
         return super().forward(x, output_size)
 

@@ -5,13 +5,14 @@ Source: Hsu et al., 2021 (HuBERT); Qian et al., ICML 2022 (ContentVec).
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import ModelUnusable
 from .embedder import Sizes, needs, read, sizes_of
+from .exporting import exporting
 from .weights import folded
 
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
@@ -39,7 +40,7 @@ class Convolutions(nn.Module):
 
     def forward(self, wav: Tensor) -> Tensor:
         """(batch, samples) → (batch, channels, frames)."""
-        if torch.jit.is_tracing():
+        if exporting():
             return self.as_images(wav)
         x = wav.unsqueeze(1)
         for layer in self.conv_layers:
@@ -52,6 +53,7 @@ class Convolutions(nn.Module):
         OpenVINO norms images as its convolutions lay them out; sequences it turns over before and after.
         """
         x = wav[:, None, None]
+        layer: Any
         for layer in self.conv_layers:
             x = F.conv2d(x, layer[0].weight.unsqueeze(2), stride=(1, layer[0].stride[0]))
             if len(layer) > 1:
