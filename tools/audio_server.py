@@ -61,6 +61,12 @@ def missing_programs(kind: Kind) -> list[str]:
     return [program for program in PROGRAMS[kind] if shutil.which(program) is None]
 
 
+def faketime_library() -> Path | None:
+    """libfaketime for threaded programs, where Debian, Fedora and Arch have it; None: not installed."""
+    folders = (Path("/usr/lib"), Path("/usr/lib64"))
+    return next((each for folder in folders for each in folder.glob("**/faketime/libfaketimeMT.so.1")), None)
+
+
 # --- what the servers read ------------------------------------------------------------------------------------
 
 
@@ -170,13 +176,25 @@ class AudioServer:
     """A running server in a directory of its own. As a context manager it starts and stops it."""
 
     def __init__(
-        self, kind: Kind = "pulse", directory: Path | None = None, *, rate_hz: int = 48000, realtime: bool = True
+        self,
+        kind: Kind = "pulse",
+        directory: Path | None = None,
+        *,
+        rate_hz: int = 48000,
+        realtime: bool = True,
+        clock: float = 1.0,
     ) -> None:
+        """A server that is not yet running.
+
+        `clock` is how fast PulseAudio's time passes: its null sinks then play and record at that many times their
+        rate, as a device with another crystal does. It needs libfaketime (`faketime_library`).
+        """
         self.kind: Kind = kind
         self._own_directory = directory is None
         # Short: the path of a Unix socket must stay under 108 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="myna-audio-")) if directory is None else directory
         self.rate_hz = rate_hz
+        self._clock = clock
         self._realtime = realtime
         self.realtime = "not asked"
         self._processes: list[Process] = []
@@ -323,7 +341,10 @@ class AudioServer:
             "-n --daemonize=no --use-pid-file=no --system=no --exit-idle-time=-1 --disallow-exit=no --realtime=no "
             "--high-priority=no --disable-shm=yes --log-target=stderr --log-level=notice"
         )
-        self._spawn("pulseaudio", ["pulseaudio", *options.split(), "-F", str(script)], PULSE_CONFIG=str(settings))
+        variables = {"PULSE_CONFIG": str(settings)}
+        if self._clock != 1.0:
+            variables |= {"LD_PRELOAD": str(faketime_library()), "FAKETIME": f"+0 x{self._clock:.6f}"}
+        self._spawn("pulseaudio", ["pulseaudio", *options.split(), "-F", str(script)], **variables)
 
     def _start_pipewire(self) -> None:
         run = self.directory / "run"

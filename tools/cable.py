@@ -117,9 +117,18 @@ class Player:
             self._folder.cleanup()
 
 
-def play_and_hear(server: AudioServer, sound: Sound, tail_s: float = 1.0, during: object = None) -> Heard:
-    """Play `sound` at the microphone, record both ends meanwhile. `during` is called once it plays."""
-    near, far = Recorder(server, TEST_MIC), Recorder(server, VIRTUAL_MIC)
+def play_and_hear(
+    server: AudioServer,
+    sound: Sound,
+    tail_s: float = 1.0,
+    during: object = None,
+    far_server: AudioServer | None = None,
+) -> Heard:
+    """Play `sound` at the microphone, record both ends meanwhile. `during` is called once it plays.
+
+    The virtual microphone is that of `far_server`, None: of the same server.
+    """
+    near, far = Recorder(server, TEST_MIC), Recorder(far_server or server, VIRTUAL_MIC)
     deadline = time.monotonic() + 5.0
     while min(near.frames, far.frames) < RATE // 10 and time.monotonic() < deadline:
         time.sleep(0.01)

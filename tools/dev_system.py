@@ -109,9 +109,9 @@ def audio_needs() -> list[Need]:
             "the tests marked e2e play through a private one",
             lambda: all_of("pulseaudio", "pactl", "pacat", "aplay")() and has_alsa_pulse(),
             {
-                "apt-get": ("pulseaudio", "pulseaudio-utils", "libasound2-plugins", "alsa-utils"),
-                "dnf": ("pulseaudio", "pulseaudio-utils", "alsa-plugins-pulseaudio", "alsa-utils"),
-                "pacman": ("pulseaudio", "alsa-plugins", "alsa-utils"),
+                "apt-get": ("pulseaudio", "pulseaudio-utils", "libasound2-plugins", "alsa-utils", "faketime"),
+                "dnf": ("pulseaudio", "pulseaudio-utils", "alsa-plugins-pulseaudio", "alsa-utils", "libfaketime"),
+                "pacman": ("pulseaudio", "alsa-plugins", "alsa-utils", "libfaketime"),
             },
             touches_sound=True,
         ),

@@ -33,6 +33,7 @@ class StreamRequest:
     period_ms: float = 10.0
     input_channels: tuple[int, ...] | None = None  # 0-based; None: all that the device has (at most 2)
     capacity_ms: float = 4000.0  # of each ring
+    one_clock: bool = False  # both devices are known to share a clock, whatever their names tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

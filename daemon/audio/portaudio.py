@@ -10,7 +10,7 @@ from typing import Any
 from myna.daemon._core import Core
 from myna.daemon.audio.asleep import SleepWatch
 from myna.daemon.audio.backend import AudioStream, DeviceError, StreamFacts, StreamRequest
-from myna.daemon.audio.choose import Direction, Listed, best_pair, candidates
+from myna.daemon.audio.choose import Direction, Listed, best_pair, candidates, one_clock
 from myna.daemon.audio.moved import MoveWatch
 from myna.daemon.audio.pair import PairStream
 from myna.daemon.audio.realtime import Realtime
@@ -135,7 +135,7 @@ def device_error(error: Exception, doing: str) -> DeviceError:
 
 
 class PortAudioBackend:
-    """Devices by name and host API. Duplex where one host API serves both at one rate, else two streams."""
+    """Devices by name and host API. Duplex where both are known to share a clock and a rate, else two streams."""
 
     name = "portaudio"
 
@@ -154,7 +154,7 @@ class PortAudioBackend:
             return _open(sd, request, device if heard else None, device if played else None, rate_hz)
         source, sink = best_pair(heard, played)
         rate_in, rate_out = _rate(sd, source, "input", request), _rate(sd, sink, "output", request)
-        if source.host_api == sink.host_api and rate_in == rate_out:
+        if rate_in == rate_out and (request.one_clock or one_clock(source, sink)):
             with contextlib.suppress(sd.PortAudioError):
                 return _open_stream(sd, request, source, sink, rate_out)
             # Some hosts serve both devices, but not in one stream.

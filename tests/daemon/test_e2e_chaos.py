@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soxr
-from live_daemon import Daemon, noise, raw_share
+from live_daemon import TOLD_TOO_MUCH_MS, Daemon, noise, raw_share
 from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, VIRTUAL_MIC, AudioServer, missing_programs
@@ -92,7 +92,7 @@ def assert_converted(server: AudioServer, daemon: Daemon, said: Sound) -> None:
     heard = play_and_hear(server, said[: round(SAID_S * RATE)])
     delay_ms = daemon.session()["latency"]["estimated_ms"]
     assert float(np.sqrt(np.mean(np.square(heard.far)))) > 0.003
-    assert raw_share(heard, delay_ms - 20.0) < 0.9
+    assert raw_share(heard, delay_ms - TOLD_TOO_MUCH_MS) < 0.9
     assert correlate(heard.near, heard.far)[1] < 0.9
 
 
@@ -148,7 +148,7 @@ def test_a_frozen_supervisor_leaves_the_voice_alone(server: AudioServer, daemon:
         heard = play_and_hear(server, np.tile(said[: round(SAID_S * RATE)], 2))
         assert daemon.myna("live", "state", code=3)["error"]["code"] == "unreachable"
     assert float(np.sqrt(np.mean(np.square(heard.far)))) > 0.003
-    assert raw_share(heard, before["latency"]["estimated_ms"] - 20.0) < 0.9
+    assert raw_share(heard, before["latency"]["estimated_ms"] - TOLD_TOO_MUCH_MS) < 0.9
     after = settled(daemon)
     assert after["pid"] == before["pid"]
     assert after["restarts"] == 0

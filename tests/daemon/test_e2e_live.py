@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import soxr
-from live_daemon import Daemon, noise, raw_share
+from live_daemon import TOLD_TOO_MUCH_MS, Daemon, noise, raw_share
 from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer, missing_programs
@@ -69,7 +69,7 @@ def test_delay_is_short_and_equal_on_every_start(daemon: Daemon) -> None:
         daemon.until(lambda s: s["blocks"] > 50, 10.0)
         heard, status = daemon.hear_calmly(noise(2.0))
         delay_ms, peak = heard.delay_ms()
-        assert peak > 0.99
+        assert peak > 0.97  # half a sample beside whole ones costs 0.01
         # What a busy machine adds to the prefill is told, and no part of what has to be equal.
         delays.append(delay_ms - status["latency"]["prefill_ms"])
         daemon.myna("live", "stop")
@@ -87,10 +87,10 @@ def test_speech_is_converted_never_raw_and_status_tells(server: AudioServer, dae
     print(status["latency"], status["xruns"], status["load"])
     ratio = 1200 * np.log2(median_f0_hz(heard.far) / median_f0_hz(heard.near))
     assert abs(ratio - 500) < 60  # an autocorrelation of whole 8 kHz lags can't tell finer; tools/quality.py does
-    assert raw_share(heard, status["latency"]["estimated_ms"] - 20.0) < 0.9
+    assert raw_share(heard, status["latency"]["estimated_ms"] - TOLD_TOO_MUCH_MS) < 0.9
     assert status["state"] in ("running", "degraded")
     assert (status["input"], status["output"], status["host_api"]) == (TEST_MIC, OUT_CABLE, "ALSA")
-    assert status["duplex"] is True
+    assert status["duplex"] is False  # a sound server's devices need not share a clock
     assert status["block_ms"] == 20
     assert status["load"] is not None
     assert status["latency"]["loopback_ms"] is None  # nothing was measured, so nothing is claimed
@@ -115,8 +115,8 @@ def test_changes_while_speech_runs_take_hold_without_a_raw_sound(
     assert status["voice"] == "bright"
     assert status["block_ms"] == 40
     delay_ms = status["latency"]["estimated_ms"]
-    assert raw_share(heard, delay_ms - 20.0) < 0.9
-    assert raw_share(heard, delay_ms - 40.0) < 0.9
+    assert raw_share(heard, delay_ms - TOLD_TOO_MUCH_MS) < 0.9
+    assert raw_share(heard, delay_ms - TOLD_TOO_MUCH_MS - 20.0) < 0.9
     steps = np.abs(np.diff(heard.far.astype(np.float64)))
     assert np.max(steps) <= 4.0 * np.max(np.abs(np.diff(heard.near.astype(np.float64))))
 
@@ -157,7 +157,7 @@ def test_killed_worker_is_silent_and_back_with_the_same_settings(
     assert after["restarts"] == 1
     assert after["voice"] == "deep"
     assert after["settings"]["pitch"] == before["settings"]["pitch"] == -2.0
-    assert raw_share(heard, after["latency"]["estimated_ms"] - 20.0) < 0.9
+    assert raw_share(heard, after["latency"]["estimated_ms"] - TOLD_TOO_MUCH_MS) < 0.9
 
 
 def test_killed_supervisor_leaves_no_worker(daemon: Daemon) -> None:
@@ -176,7 +176,7 @@ def test_a_held_interpreter_lock_makes_no_gap(server: AudioServer, tmp_path: Pat
         daemon.up("--voice", "neutral", "--set", "prefill_ms=100")
         daemon.until(lambda s: s["blocks"] > 200, 30.0)
         heard, _ = daemon.hear_calmly(noise(4.0), tries=3)
-        assert heard.delay_ms()[1] > 0.99
+        assert heard.delay_ms()[1] > 0.97
     finally:
         daemon.myna("down")
 
@@ -194,4 +194,4 @@ def test_a_restarted_sound_server_is_a_loss_that_mends_itself(
     heard = play_and_hear(server, speech)
     delay_ms = daemon.session()["latency"]["estimated_ms"]
     assert float(np.sqrt(np.mean(np.square(heard.far)))) > 0.003
-    assert raw_share(heard, delay_ms - 20.0) < 0.9
+    assert raw_share(heard, delay_ms - TOLD_TOO_MUCH_MS) < 0.9

@@ -25,7 +25,9 @@ def tell(**facts: object) -> None:
 def main() -> None:
     source_name, sink_name, rate_hz, period_ms, delay, hold_ms = sys.argv[1:7]
     stream = open_stream(
-        StreamRequest(input=source_name, output=sink_name, rate_hz=int(rate_hz), period_ms=float(period_ms))
+        StreamRequest(
+            input=source_name, output=sink_name, rate_hz=int(rate_hz), period_ms=float(period_ms), one_clock=True
+        )
     )
     source, sink = stream.source, stream.sink
     if source is None or sink is None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from myna.daemon.audio.backend import DeviceError
-from myna.daemon.audio.choose import Listed, best_pair, candidates
+from myna.daemon.audio.choose import Listed, best_pair, candidates, one_clock
 from myna.daemon.audio.portaudio import device_error, sane_ms
 from myna.daemon.audio.realtime import Realtime
 from myna.daemon.audio.virtual import is_virtual
@@ -140,3 +140,26 @@ def test_lent_priority_is_taken_back_and_told_from_the_facts() -> None:
         pass
     assert os.sched_getscheduler(0) == before
     assert realtime.told.startswith(("not permitted", "permitted, but no thread"))
+
+
+@pytest.mark.parametrize(
+    ("heard", "played", "shared"),
+    [
+        (listed(0, "HDA Intel: ALC256 (hw:0,0)", "ALSA", 2), listed(1, "HDA Intel: HDMI (hw:0,3)", "ALSA", 0, 2), True),
+        (listed(0, "USB Mic (hw:1,0)", "ALSA", 1), listed(1, "HDA Intel: ALC256 (hw:0,0)", "ALSA", 0, 2), False),
+        (listed(0, "pulse", "ALSA", 32, 32), listed(0, "pulse", "ALSA", 32, 32), False),
+        (listed(0, "headset", "ALSA", 1), listed(1, "Myna", "ALSA", 0, 2), False),
+        (
+            listed(0, "system", "JACK Audio Connection Kit", 2),
+            listed(1, "obs", "JACK Audio Connection Kit", 0, 2),
+            True,
+        ),
+        (listed(0, "ASIO Fireface", "ASIO", 8, 8), listed(0, "ASIO Fireface", "ASIO", 8, 8), True),
+        (listed(3, "Scarlett", "Core Audio", 2, 2), listed(3, "Scarlett", "Core Audio", 2, 2), True),
+        (listed(3, "Scarlett", "Core Audio", 2, 2), listed(4, "BlackHole 2ch", "Core Audio", 2, 2), False),
+        (listed(0, "Mic", "Windows WASAPI", 2), listed(1, "Speakers", "Windows WASAPI", 0, 2), False),
+        (listed(0, "Mic", "MME", 2), listed(1, "CABLE", "Windows WASAPI", 0, 2), False),
+    ],
+)
+def test_one_callback_serves_both_only_where_they_share_a_clock(heard: Listed, played: Listed, shared: bool) -> None:
+    assert one_clock(heard, played) is shared
