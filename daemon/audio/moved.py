@@ -53,16 +53,26 @@ def devices_of(listing: str) -> frozenset[int]:
 
 
 class MoveWatch:
-    """Listens to the server, on a thread of its own, while a stream runs."""
+    """Listens to the server, on a thread of its own, while a stream runs.
+
+    Made before that stream is opened, started afterwards: what this process has there already (a monitor, another
+    direction) belongs to others, who watch for themselves.
+    """
 
     def __init__(self) -> None:
         self._moved = False
+        self._others: frozenset[tuple[str, int]] = frozenset()
         self._closing = False
         self._child: subprocess.Popen[str] | None = None
-        self._thread: threading.Thread | None = None
-        if sys.platform == "linux" and shutil.which("pactl"):
-            self._thread = threading.Thread(target=self._watch, name="sound server", daemon=True)
-            self._thread.start()
+        self._there = sys.platform == "linux" and shutil.which("pactl") is not None
+        if self._there:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):  # no such server, or it does not answer
+                self._others = frozenset(_place().streams)
+
+    def start(self) -> None:
+        """Listen from now on."""
+        if self._there:
+            threading.Thread(target=self._watch, name="sound server", daemon=True).start()
 
     @property
     def moved(self) -> bool:
@@ -98,16 +108,20 @@ class MoveWatch:
                     child.stdout.close()
 
     def _listen(self, child: "subprocess.Popen[str]") -> None:
-        before = _place()
+        before = self._ours(_place())
         for line in child.stdout or ():
             if self._closing:
                 return
             event = EVENT.match(line)
             if event and (event[1] == "new" or (event[2], int(event[3])) in before.streams):
                 with contextlib.suppress(subprocess.SubprocessError):  # busy: the next event is looked at again
-                    now = _place()
+                    now = self._ours(_place())
                     self._moved = self._moved or moved(before, now)
                     before = now
+
+    def _ours(self, place: Place) -> Place:
+        streams = {stream: device for stream, device in place.streams.items() if stream not in self._others}
+        return Place(streams, place.devices)
 
 
 def _place() -> Place:

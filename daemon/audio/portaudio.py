@@ -232,12 +232,13 @@ class PortAudioStream:
         self._rate, self._period = rate_hz, max(1, round(period_ms * rate_hz / 1000))
         self._realtime = Realtime()
         self._asleep = SleepWatch()
-        self._moves: MoveWatch | None = None
         self._finished = self._closing = False
         self._started_s: float | None = None
         self._seen: tuple[int, float] = (0, 0.0)  # latest callback's stamp, and when it was new
         self._error = sd.PortAudioError
         pair = source is not None and sink is not None
+        hosts = {device.host_api for device in (source, sink) if device is not None}
+        self._moves = MoveWatch() if "ALSA" in hosts else None  # behind which a sound server may be
         devices = tuple(device.index for device in (source, sink) if device is not None)
         channels = tuple(count for count in (in_channels, out_channels) if count)
         with self._realtime.lent():  # the host's own helper threads begin here
@@ -300,9 +301,8 @@ class PortAudioStream:
         except self._error as error:
             raise device_error(error, "starting the stream") from error
         self._started_s = time.monotonic()
-        device = self._source or self._sink
-        if device is not None and device.host_api == "ALSA":
-            self._moves = MoveWatch()
+        if self._moves is not None:
+            self._moves.start()
 
     def ended(self) -> str | None:
         """`lost` when the host stopped the stream, no callback came for half a second, or the machine slept.

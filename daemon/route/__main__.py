@@ -2,11 +2,11 @@
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 
-from myna.control.errors import CODES, Exit
+from myna.control.errors import Exit
+from myna.daemon.printing import fail, show
 from myna.daemon.route.errors import RouteError
 from myna.daemon.route.route import PROOFS, RouteReport, create, remove, status
 
@@ -21,12 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.action == "remove":
             removed = remove()
-            _print({"removed": removed}, ["Removed." if removed else "There was none."], options.json)
+            show({"removed": removed}, ["Removed." if removed else "There was none."], options.json)
             return Exit.OK
         report = create() if options.action == "create" else status(proof=not options.no_tone)
     except RouteError as error:
-        return _fail(error, options.json)
-    _print(_plain(report), lines(report), options.json)
+        return fail(error, options.json)
+    show(_plain(report), lines(report), options.json)
     return exit_code(report, made=options.action == "create")
 
 
@@ -62,19 +62,6 @@ def lines(report: RouteReport) -> list[str]:
 
 def _plain(report: RouteReport) -> dict[str, object]:
     return {**dataclasses.asdict(report), "healthy": report.healthy}
-
-
-def _print(value: dict[str, object], words: list[str], as_json: bool) -> None:
-    print(json.dumps(value) if as_json else "\n".join(words), flush=True)
-
-
-def _fail(error: RouteError, as_json: bool) -> int:
-    if as_json:
-        problem = {"code": error.code, "message": error.message, "facts": {}}
-        print(json.dumps({"ok": False, "error": problem}), flush=True)
-    else:
-        print(f"myna: {error.message}", file=sys.stderr)
-    return CODES[error.code]
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
 import argparse
 import dataclasses
-import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
 
 from myna.control.connection import state_dir
-from myna.control.errors import CODES, Exit
+from myna.control.errors import Exit
+from myna.daemon.printing import fail, show
 from myna.daemon.service.managers import MANAGERS
 from myna.daemon.service.plan import plan_for
 from myna.daemon.service.report import ServiceError, ServiceReport
@@ -27,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ServiceError("missing_asset", f"There is no autostart for {platform.system()} yet.")
         if options.action == "uninstall":
             removed = manager.uninstall()
-            _print({"removed": removed}, ["Removed." if removed else "There was none."], options.json)
+            show({"removed": removed}, ["Removed." if removed else "There was none."], options.json)
             return Exit.OK
         plan = plan_for(os.environ, state_dir=state_dir())
         report = manager.install(plan) if options.action == "install" else manager.status(plan)
     except ServiceError as error:
-        return _fail(error, options.json)
-    _print({**dataclasses.asdict(report), "healthy": report.healthy}, lines(report), options.json)
+        return fail(error, options.json)
+    show({**dataclasses.asdict(report), "healthy": report.healthy}, lines(report), options.json)
     return exit_code(report, made=options.action == "install")
 
 
@@ -54,19 +54,6 @@ def lines(report: ServiceReport) -> list[str]:
         text.append(f"now           {report.state}" + (f", process {report.pid}" if report.pid else ""))
     text += [f"problem       {problem}" for problem in report.problems]
     return text
-
-
-def _print(value: dict[str, object], words: list[str], as_json: bool) -> None:
-    print(json.dumps(value) if as_json else "\n".join(words), flush=True)
-
-
-def _fail(error: ServiceError, as_json: bool) -> int:
-    if as_json:
-        problem = {"code": error.code, "message": error.message, "facts": {}}
-        print(json.dumps({"ok": False, "error": problem}), flush=True)
-    else:
-        print(f"myna: {error.message}", file=sys.stderr)
-    return CODES[error.code]
 
 
 if __name__ == "__main__":
