@@ -17,6 +17,20 @@ Pairs = Annotated[
 ]
 
 
+# Of `up` and `live start` alike.
+Voice = Annotated[str | None, typer.Option("--voice", metavar="V", help="Which voice.")]
+Input = Annotated[str | None, typer.Option("--input", metavar="D", help="Device name, `file:PATH` or `null`.")]
+Output = Annotated[str | None, typer.Option("--output", metavar="D", help="Device name, `file:PATH` or `null`.")]
+Monitor = Annotated[str | None, typer.Option("--monitor", metavar="D", help="Where you hear it too.")]
+HostApi = Annotated[str | None, typer.Option("--host-api", metavar="NAME", help="Which host API.")]
+Rate = Annotated[int | None, typer.Option("--rate", metavar="HZ", help="Device rate.")]
+Period = Annotated[float, typer.Option("--period", metavar="MS", help="Device period.")]
+Channels = Annotated[str | None, typer.Option("--channels", metavar="1,2", help="Input channels to mix, from 1.")]
+Fast = Annotated[bool, typer.Option("--fast", help="Files: as fast as it computes.")]
+Bypass = Annotated[bool, typer.Option("--bypass", help="Let your own voice through.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it runs, or at once.")]
+
+
 class Switch(StrEnum):
     """On, off, or the other of the two."""
 

@@ -8,34 +8,45 @@ import typer
 
 from myna.control import codec
 from myna.control.cli import launch, output, values
-from myna.control.cli.options import Json, Pairs, Session, connect, device_name
+from myna.control.cli.options import (
+    Bypass,
+    Channels,
+    Fast,
+    HostApi,
+    Input,
+    Json,
+    Monitor,
+    Output,
+    Pairs,
+    Period,
+    Rate,
+    Session,
+    Voice,
+    Wait,
+    connect,
+    device_name,
+)
 from myna.control.cli.session import session_lines
 from myna.control.contract import LiveDevices, LiveStart, ParamValue, SessionStatus
 from myna.control.errors import MynaError
 
 
 def up(
-    voice: Annotated[str | None, typer.Option("--voice", metavar="V", help="Which voice.")] = None,
-    input_: Annotated[
-        str | None, typer.Option("--input", metavar="D", help="Device name, `file:PATH` or `null`.")
-    ] = None,
-    output_: Annotated[
-        str | None, typer.Option("--output", metavar="D", help="Device name, `file:PATH` or `null`.")
-    ] = None,
-    monitor: Annotated[str | None, typer.Option("--monitor", metavar="D", help="Where you hear it too.")] = None,
-    host_api: Annotated[str | None, typer.Option("--host-api", metavar="NAME", help="Which host API.")] = None,
-    rate_hz: Annotated[int | None, typer.Option("--rate", metavar="HZ", help="Device rate.")] = None,
-    period_ms: Annotated[float, typer.Option("--period", metavar="MS", help="Device period.")] = 10.0,
-    channels: Annotated[
-        str | None, typer.Option("--channels", metavar="1,2", help="Input channels to mix, from 1.")
-    ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="Files: as fast as it computes.")] = False,
+    voice: Voice = None,
+    input_: Input = None,
+    output_: Output = None,
+    monitor: Monitor = None,
+    host_api: HostApi = None,
+    rate_hz: Rate = None,
+    period_ms: Period = 10.0,
+    channels: Channels = None,
+    fast: Fast = False,
     pitch: Annotated[float | None, typer.Option("--pitch", help="Semitones.")] = None,
     formant: Annotated[float | None, typer.Option("--formant", help="Semitones.")] = None,
     settings: Pairs = None,
-    bypass: Annotated[bool, typer.Option("--bypass", help="Let your own voice through.")] = False,
+    bypass: Bypass = False,
     session: Session = "main",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it runs, or at once.")] = True,
+    wait: Wait = True,
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="E", help="For a daemon started here: its endpoint.")
     ] = None,
