@@ -45,14 +45,17 @@ class Prefill:
 
     It starts at what was measured at warm-up (p99 of compute, plus what periods ask for). A late block raises it at
     once by what was missing, up to `ceiling_ms`; after a calm while it goes back. After an overload (compute
-    longer than the block) it goes back at once that compute has recovered. Blocks that come late for any other reason
-    (another program took the processor) and again within a minute of a return keep the higher level for a minute.
+    longer than the block) it goes back at once that compute has recovered. A block that comes a little late for any
+    other reason (another program, or a hypervisor, took the processor) keeps the higher level for a minute, and for ten
+    if that was not enough: on a shared machine one comes every few minutes (measured), and each would be heard. One
+    that comes very late is not waited for the next time, unless that is within a minute.
     """
 
     nominal_ms: float
     ceiling_ms: float
     quick_s: float = 0.5
     slow_s: float = 60.0
+    little_ms: float = 15.0
     level_ms: float = field(init=False)
     _calm_since_s: float = field(init=False, default=0.0)
     _needed_ms: float = field(init=False, default=0.0)
@@ -65,8 +68,13 @@ class Prefill:
 
     def late(self, by_ms: float, held_ms: float, now_s: float, *, overload: bool) -> float:
         """A block came `by_ms` too late while `held_ms` were held. Returns the new level."""
-        again = not overload and now_s - self._returned_at_s < self.slow_s
-        self._hold_s = self.slow_s if again else self.quick_s
+        since_s = now_s - self._returned_at_s
+        if overload:
+            self._hold_s = self.quick_s
+        elif by_ms <= self.little_ms:
+            self._hold_s = self.slow_s if since_s > 10 * self.slow_s else 10 * self.slow_s
+        else:
+            self._hold_s = self.slow_s if since_s < self.slow_s else self.quick_s
         self._begin_calm(now_s)
         wanted = max(self.level_ms, held_ms) + by_ms + 1.0
         self.level_ms = float(min(self.ceiling_ms, max(self.level_ms, wanted)))

@@ -214,7 +214,7 @@ class Running:
         if late_frames:
             held_ms = 1e3 * self.outlet.delay_frames / self.rate_hz - self.block_ms
             late_ms = 1e3 * late_frames / self.rate_hz
-            self.prefill.late(late_ms, held_ms, now_s, overload=compute_ms > self.block_ms)
+            self.prefill.late(late_ms, held_ms, now_s, overload=self._too_long > 1)
         elif not missed:
             needed_ms = compute_ms + jitter_ms(self.block_ms, self.period_ms, self.facts.duplex)
             self.prefill.calm(needed_ms, now_s, overload=compute_ms > self.block_ms)

@@ -107,10 +107,20 @@ def test_prefill_rises_at_once_and_returns_after_an_overload() -> None:
 def test_prefill_stays_up_when_misses_come_again() -> None:
     prefill = Prefill(10.0, 100.0)
     prefill.late(5.0, 10.0, 1.0, overload=False)
+    assert prefill.calm(8.0, 60.0, overload=False) == 16.0
+    assert prefill.calm(8.0, 62.0, overload=False) == 10.0
+    prefill.late(5.0, 10.0, 300.0, overload=False)
+    assert prefill.calm(8.0, 890.0, overload=False) == 16.0
+    assert prefill.calm(8.0, 901.0, overload=False) == 10.0
+
+
+def test_what_comes_very_late_once_is_not_waited_for() -> None:
+    prefill = Prefill(10.0, 200.0)
+    assert prefill.late(100.0, 10.0, 1.0, overload=False) == 111.0
     assert prefill.calm(8.0, 2.0, overload=False) == 10.0
-    prefill.late(5.0, 10.0, 3.0, overload=False)
-    assert prefill.calm(8.0, 50.0, overload=False) == 16.0
-    assert prefill.calm(8.0, 64.0, overload=False) == 10.0
+    prefill.late(100.0, 10.0, 30.0, overload=False)
+    assert prefill.calm(8.0, 89.0, overload=False) == 111.0
+    assert prefill.calm(8.0, 91.0, overload=False) == 10.0
 
 
 def test_prefill_returns_no_further_than_what_is_needed() -> None:
