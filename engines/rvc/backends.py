@@ -168,6 +168,8 @@ class OpenVino:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_HYPER_THREADING": False,
+            # A thread that is bound to a processor waits for whoever else is on it; the caller would be bound too.
+            "ENABLE_CPU_PINNING": False,
         }
         self._threads = max(1, threads)
         self._cache = cache_dir

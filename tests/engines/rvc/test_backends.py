@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +172,41 @@ def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch
         choice = choose(Placement(backend="openvino", precision=precision), all_of(models)[:1])
         assert (choice.backend.name, choice.backend.precision) == ("openvino", "fp32")
         assert any("bf16" in f for f in choice.fallbacks)
+
+
+@pytest.mark.parametrize(("precision", "alone"), [("fp32", set()), ("bf16", {"latent", "audio", "pitch"})])
+def test_in_bf16_only_the_encoder_takes_more_than_one_thread(
+    models: Models, exports: Path, precision: str, alone: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, int] = {}
+
+    class Recorded:
+        """OpenVINO's core, which compiles in fp32 whatever is asked, so that this runs on every CPU."""
+
+        def __init__(self, core: Any) -> None:
+            self.core = core
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.core, name)
+
+        def get_property(self, device: str, name: str) -> list[str]:
+            return ["FP32", "BF16"]
+
+        def compile_model(self, model: Any, device: str, options: dict[str, Any]) -> Any:
+            asked[network.role] = options["INFERENCE_NUM_THREADS"]
+            assert options["ENABLE_CPU_PINNING"] is False
+            return self.core.compile_model(model, device, {**options, "INFERENCE_PRECISION_HINT": "f32"})
+
+    import openvino
+
+    core = openvino.Core()
+    monkeypatch.setattr(openvino, "Core", lambda: Recorded(core))
+    monkeypatch.setattr(backends, "has_amx", lambda: True)
+    backend = OpenVino(precision, 2, exports)
+    for network, shapes in all_of(models):
+        made = backend.stage(network, shapes)(*examples(network, shapes))
+        assert np.isfinite(made).all()
+    assert asked == {role: 1 if role in alone else 2 for role in ("content", "latent", "audio", "pitch")}
 
 
 @pytest.mark.parametrize(
