@@ -1,10 +1,13 @@
-"""Times the job queue against what it promises: submit, list, memory, start of a warm worker, overhead.
+"""Times the job queue against what it promises: submit, list, memory, start of a warm worker, overhead, live beside it.
 
-    python tools/bench_jobs.py [--jobs 10000] [--files 100] [--seconds 5] [--json]
+    python tools/bench_jobs.py [--jobs 10000] [--files 100] [--seconds 5] [--beside 60] [--json]
 
 Overhead is what the queue (this process and its worker) takes for the files over what the bare engine takes for them
 in one process, both one file at a time: in processor time, which other work on the machine hardly moves, and in
 wall time, which means something on a quiet machine only (workers are nice to others).
+
+Live beside the queue is a session of the built-in voice in blocks of 20 ms, for as many seconds without jobs and then
+with a job on every core: the 99th percentile of its blocks' compute as its worker tells it, and its slips.
 """
 
 import argparse
@@ -15,11 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import bench
 import numpy as np
 import psutil
 import soundfile
 
-from myna.control.contract import JobInfo, JobsList, JobSpec, JobsSubmit
+from myna.control.contract import JobInfo, JobsList, JobSpec, JobsReply, JobsSubmit, JobsSubmitted
 from myna.daemon import media
 from myna.daemon.jobs.parameters import resolved
 from myna.daemon.jobs.queue import JobQueue
@@ -127,12 +131,48 @@ def through_queue(inputs: list[Path], folder: Path) -> dict[str, float]:
         queue.close(force=True)
 
 
+def beside(folder: Path, seconds: float) -> dict[str, float]:
+    """A live session's compute without jobs and with one on every core, and its slips meanwhile."""
+    cores = os.cpu_count() or 1
+    folder.mkdir()
+    (folder / "settings.toml").write_text(f"[compute]\ncpu_jobs = {cores}\n")
+    long = folder / "long.wav"
+    soundfile.write(long, bench.speech(30 * seconds), bench.RATE_HZ)
+    with bench.daemon(folder), bench.session(folder, 3 * seconds + 60) as client:
+
+        def watched() -> tuple[float, int]:
+            """Median of the 99th percentiles told in that time, and the slips."""
+            time.sleep(min(6.0, seconds))  # until the blocks of the time before are forgotten
+            before, told, deadline = bench.state(client).xruns, [], time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                time.sleep(1.0)
+                if (p99_ms := bench.state(client).latency.compute_ms) is not None:
+                    told.append(p99_ms)
+            return float(np.median(told)), bench.state(client).xruns - before
+
+        quiet_ms, quiet_slips = watched()
+        specs = tuple(JobSpec(input=str(long), output=str(folder / f"{n}.wav"), voice=VOICE) for n in range(cores))
+        ids = client.call("jobs.submit", JobsSubmit(jobs=specs), JobsSubmitted).ids
+        busy_ms, busy_slips = watched()
+        running = [each.state for each in client.call("jobs.list", JobsList(), JobsReply).jobs if each.id in ids]
+        if running.count("running") != cores:
+            raise SystemExit(f"the queue was not busy all the time: {running}; choose fewer seconds")
+    return {
+        "live_alone_p99_ms": quiet_ms,
+        "live_beside_p99_ms": busy_ms,
+        "live_beside_ratio": busy_ms / quiet_ms,
+        "live_alone_slips": quiet_slips,
+        "live_beside_slips": busy_slips,
+    }
+
+
 def main() -> int:
     """Entry."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--files", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--beside", type=float, default=60.0, help="seconds of a live session, 0: none")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="myna-bench-") as name:
@@ -147,6 +187,8 @@ def main() -> int:
             inputs.append(folder / "in" / f"{n}.wav")
         figures |= bare(inputs, folder / "bare")
         figures |= through_queue(inputs, folder)
+        if options.beside:
+            figures |= beside(folder / "beside", options.beside)
         figures["overhead_wall_percent"] = 100 * (figures["queue_s"] / figures["bare_s"] - 1)
         figures["overhead_cpu_percent"] = 100 * (figures["queue_cpu_s"] / figures["bare_cpu_s"] - 1)
     if options.json:
