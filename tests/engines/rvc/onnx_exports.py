@@ -4,12 +4,14 @@ import contextlib
 import io
 import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import onnx
 import torch
 from tiny_models import GOLDEN
 from torch import Tensor, nn
 
+from myna.engines.rvc import decoder
 from myna.engines.rvc.checkpoint import open_voice
 from myna.engines.rvc.synthesizer import NOISE_SCALE, Synthesizer, build
 
@@ -112,7 +114,9 @@ def write_export(
     taken = [n for n in INPUTS if n in kind.forward.__code__.co_varnames[: kind.forward.__code__.co_argcount]]
     renamed = names or {}
     axes = {renamed.get(n, n): {2 if n == "rnd" else 1: "frames"} for n in taken if n not in ("phone_lengths", "ds")}
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    # Users' exports hold the voice's layers as they are, not in the form that our own exports give them.
+    as_trained = patch.object(decoder, "exporting", lambda: False)
+    with as_trained, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # tracing warns of every size that it takes for a constant
         torch.onnx.export(
             network,
