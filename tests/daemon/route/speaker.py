@@ -40,14 +40,14 @@ def voice(seconds: float) -> NDArray[np.float32]:
     return (0.1 * sound / np.abs(sound).max() * (1 + 0.3 * np.sin(2 * np.pi * 3 * t))).astype(np.float32)
 
 
-def pitch_of(sound: NDArray[np.float32]) -> float | None:
+def pitch_of(sound: NDArray[np.float32], rate_hz: int = RATE_HZ) -> float | None:
     """Fundamental in Hz by autocorrelation, None for silence."""
     if np.sqrt(np.mean(sound**2)) < 1e-4:
         return None
     spectrum = np.abs(np.fft.rfft(sound, 2 * sound.size)) ** 2
     correlation = np.fft.irfft(spectrum)[: sound.size]
-    low, high = RATE_HZ // 500, RATE_HZ // 70
-    return float(RATE_HZ / (low + np.argmax(correlation[low:high])))
+    low, high = rate_hz // 500, rate_hz // 70
+    return float(rate_hz / (low + np.argmax(correlation[low:high])))
 
 
 def speak(desktop: Desktop, folder: Path, seconds: float) -> "subprocess.Popen[bytes]":

@@ -107,6 +107,10 @@ def recorded(far: Far) -> tuple[int, NDArray[np.float32]]:
     return int(rate), np.frombuffer(data, np.float32)
 
 
+# The browser, the player and the server slip too on a busy machine: then it is recorded again.
+TRIES = 3
+
+
 def test_it_lists_and_records_the_microphone(desktop: Desktop) -> None:
     chromium()
     desktop.run(sys.executable, "-m", "myna.daemon.route", "create")
@@ -129,17 +133,23 @@ def test_it_lists_and_records_the_microphone(desktop: Desktop) -> None:
 def test_it_records_the_converted_voice_after_one_command(desktop: Desktop, myna: Myna) -> None:
     chromium()
     myna("up", "--route", "--voice", "formant", "--pitch", "5", "--set", "block_ms=20")
-    speaker = speak(desktop, desktop.folder, SECONDS + 60)
+    speaker = speak(desktop, desktop.folder, TRIES * (SECONDS + 60))
+    found = []
     try:
-        with browsing(desktop) as far:
-            before = myna("live", "state")
-            rate_hz, heard = recorded(far)
-            after = myna("live", "state")
+        for _ in range(TRIES):
+            with browsing(desktop) as far:
+                before = myna("live", "state")
+                rate_hz, heard = recorded(far)
+                after = myna("live", "state")
+            slipped = after["xruns"] - before["xruns"]
+            found.append((gaps(heard[rate_hz:], rate_hz, VOICED_HZ * 2 ** (5 / 12)), slipped))
+            if found[-1][0] == 0:
+                break
     finally:
         speaker.kill()
         speaker.wait()
-    print("slips that the session counted", after["xruns"] - before["xruns"])
-    assert gaps(heard[rate_hz:], rate_hz, VOICED_HZ * 2 ** (5 / 12)) <= after["xruns"] - before["xruns"]
+    print("gaps, and slips that the session counted", found)
+    assert found[-1][0] == 0, found
     myna("down")
     myna("route", "remove")
     assert "Myna" not in desktop.run("pactl", "list").stdout
@@ -153,7 +163,7 @@ def gaps(signal: NDArray[np.float32], rate_hz: int, expected_hz: float) -> int:
     wrong = np.zeros_like(silent)
     frame = rate_hz // 20
     for at in range(0, signal.size - frame, frame):
-        found = pitch_of(signal[at : at + frame])
+        found = pitch_of(signal[at : at + frame], rate_hz)
         if found is None or abs(found / expected_hz - 1) > 0.03:
             wrong[at // step : (at + frame) // step] = True
     bad = silent | wrong
