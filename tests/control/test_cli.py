@@ -408,6 +408,11 @@ def test_convert_of_nothing_is_not_found(
     assert (code, shown["error"]["code"]) == (4, "not_found")
 
 
+def heed_ctrl_c() -> None:
+    """In a child: a shell's background jobs, and what they start, ignore Ctrl-C; the suite may be one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_leaves_the_jobs_running(server: Server, desk: Desk, tmp_path: Path) -> None:
     recordings(tmp_path / "in", "a.wav")
     asked = threading.Event()
@@ -421,6 +426,7 @@ def test_ctrl_c_leaves_the_jobs_running(server: Server, desk: Desk, tmp_path: Pa
         [*COMMAND, "convert", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--json"],
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_ctrl_c,
     ) as process:
         assert asked.wait(WAIT_S)
         process.send_signal(signal.SIGINT)
@@ -431,7 +437,10 @@ def test_ctrl_c_leaves_the_jobs_running(server: Server, desk: Desk, tmp_path: Pa
 
 def test_watching_ends_with_ctrl_c(server: Server, state: Path) -> None:
     with subprocess.Popen(
-        [*COMMAND, "status", "--watch", "--json", "--interval", "0.1"], stdout=subprocess.PIPE, text=True
+        [*COMMAND, "status", "--watch", "--json", "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,
     ) as process:
         assert process.stdout is not None
         for _ in range(2):

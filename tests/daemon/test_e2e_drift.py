@@ -40,14 +40,14 @@ def test_the_delay_stays_while_clocks_run_apart(servers: tuple[AudioServer, Audi
         # Short, and low: within it the two clocks part by less than a period of its highest part.
         burst = noise(0.4, 600.0)
         delays = []
-        for blocks in (400, 1400):  # 1000 blocks are 20 s, in which 1000 ppm come to 20 ms
+        for blocks in (400, 1000):  # 600 blocks are 12 s, in which 1000 ppm come to 12 ms
             status = daemon.until(lambda s, wanted=blocks: s["blocks"] > wanted, 60.0)  # type: ignore[misc]
             delay_ms, peak = play_and_hear(near, burst, far_server=far).delay_ms()
             assert peak > 0.9
             # What a busy machine adds to the prefill is told, and is no drift.
             delays.append(delay_ms - status["latency"]["prefill_ms"])
         print("delays without prefill", delays, status["drift_ppm"], status["xruns"])
-        assert max(delays) - min(delays) < 6.0
+        assert max(delays) - min(delays) < 3.0
         assert status["duplex"] is False
         assert abs(abs(status["drift_ppm"]) - 1000) < 300
     finally:
