@@ -86,14 +86,6 @@ class Daemon:
 TOLD_TOO_MUCH_MS = 10.0  # of the devices' own delay by PortAudio, beyond what is measured here
 
 
-def noise(seconds: float, up_to_hz: float = 4000.0) -> Sound:
-    """Noise without its highest part, in which the few microseconds show by which two clocks are steered together."""
-    frames = round(seconds * RATE)
-    spectrum = np.fft.rfft(0.3 * np.random.default_rng(1).standard_normal(frames))
-    spectrum[round(up_to_hz * frames / RATE) :] = 0
-    return np.fft.irfft(spectrum, frames).clip(-0.9, 0.9).astype(np.float32)
-
-
 def raw_share(heard: Heard, delay_ms: float) -> float:
     """Largest correlation of any 50 ms of the far end with the microphone, within 5 ms around the known delay."""
     frame, slack = RATE // 20, RATE // 200

@@ -94,6 +94,14 @@ def correlate(near: Sound, far: Sound) -> tuple[float, float]:
     return 1000.0 * at / RATE, float(abs(product[at]) / scale)
 
 
+def noise(seconds: float, up_to_hz: float = 4000.0) -> Sound:
+    """Noise without its highest part, in which the few microseconds show by which two clocks are steered together."""
+    frames = round(seconds * RATE)
+    spectrum = np.fft.rfft(0.3 * np.random.default_rng(1).standard_normal(frames))
+    spectrum[round(up_to_hz * frames / RATE) :] = 0
+    return np.fft.irfft(spectrum, frames).clip(-0.9, 0.9).astype(np.float32)
+
+
 class Player:
     """`pacat` into the microphone's cable."""
 

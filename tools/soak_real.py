@@ -19,7 +19,7 @@ import soxr
 from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, VIRTUAL_MIC, AudioServer
-from tools.cable import RATE, Heard, correlate, play_and_hear
+from tools.cable import RATE, Heard, correlate, noise, play_and_hear
 from tools.soak_table import Progress, Table
 
 SPEECH = Path(__file__).parent.parent / "tests" / "data" / "speech" / "austen_0870.flac"
@@ -181,7 +181,7 @@ def soak(seconds: float, seed: int) -> Table:
             daemon.myna("live", "voice", "neutral")
             time.sleep(1.0)
             estimated = session()["latency"]["estimated_ms"]
-            through = play_and_hear(server, (0.2 * dice.standard_normal(2 * RATE)).clip(-0.9, 0.9).astype(np.float32))
+            through = play_and_hear(server, noise(2.0))
             delay_ms, peak = correlate(through.near, through.far)
             delays.append(delay_ms)
             status = session()

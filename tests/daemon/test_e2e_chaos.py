@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import soxr
-from live_daemon import TOLD_TOO_MUCH_MS, Daemon, noise, raw_share
+from live_daemon import TOLD_TOO_MUCH_MS, Daemon, raw_share
 from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, VIRTUAL_MIC, AudioServer, missing_programs
-from tools.cable import RATE, Heard, correlate, play_and_hear
+from tools.cable import RATE, Heard, correlate, noise, play_and_hear
 
 pytestmark = pytest.mark.e2e
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import Daemon, noise
+from live_daemon import Daemon
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer, faketime_library, missing_programs
-from tools.cable import play_and_hear
+from tools.cable import noise, play_and_hear
 
 pytestmark = pytest.mark.e2e
 
