@@ -83,7 +83,7 @@ class Heard:
 
 
 def correlate(near: Sound, far: Sound) -> tuple[float, float]:
-    """(delay of `far` behind `near` in ms, normalised correlation there)."""
+    """(delay of `far` behind `near` in ms, normalised correlation there), both between whole samples too."""
     size = 1 << (len(near) + len(far)).bit_length()
     product = np.fft.irfft(
         np.fft.rfft(far.astype(np.float64), size) * np.conj(np.fft.rfft(near.astype(np.float64), size)), size
@@ -91,7 +91,14 @@ def correlate(near: Sound, far: Sound) -> tuple[float, float]:
     at = int(np.argmax(np.abs(product)))
     part = far[at : at + len(near)].astype(np.float64)
     scale = np.sqrt(np.sum(part**2) * np.sum(near[: len(part)].astype(np.float64) ** 2)) + 1e-12
-    return 1000.0 * at / RATE, float(abs(product[at]) / scale)
+    peak, beside = abs(product[at]), 0.0
+    if 0 < at < len(product) - 1:  # a parabola through the peak and its neighbours
+        before, after = (float(product[at + step] * np.sign(product[at])) for step in (-1, 1))
+        bend = before - 2.0 * peak + after
+        if bend < 0.0:
+            beside = 0.5 * (before - after) / bend
+            peak -= 0.25 * (before - after) * beside
+    return 1000.0 * (at + beside) / RATE, float(peak / scale)
 
 
 def noise(seconds: float, up_to_hz: float = 4000.0) -> Sound:

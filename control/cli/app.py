@@ -121,7 +121,7 @@ def run(arguments: Sequence[str], as_json: bool) -> int:
         return int(done.exit_code)
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except Exception as error:
+    except Exception as error:  # typer's own usage errors share no public base; all else goes on
         if not hasattr(error, "format_message"):
             raise
         if as_json:

@@ -115,7 +115,7 @@ class ClockedStream:
         reason: str | None = None
         try:
             reason = self._pass_fast() if self._fast else self._pass_paced()
-        except Exception as error:
+        except Exception as error:  # told through `ended`: the session decides what follows
             self.problem, reason = str(error), "failed"
         self._release()
         if self._keep is not None and self._keep.problem is not None:

@@ -249,7 +249,7 @@ class JobQueue:
                         self._tick()
                     if self._closing and not self._scheduler.active:
                         break
-            except Exception:
+            except Exception:  # one message is lost, told in the log; the queue serves the others
                 log.exception("the job queue met a bug")
         self._executor.shutdown(cancel_futures=True)
 

@@ -121,7 +121,7 @@ class Worker:
             result = convert(order, self.lend, self.say, stop)
         except GaveUp:
             self.say(Stopped(job=order.job, attempt=order.attempt))
-        except Exception as error:
+        except Exception as error:  # a bad file or voice fails its own job and no other
             code, text, facts = fault_of(error)
             if code == "internal":
                 traceback.print_exception(error, file=sys.stderr)

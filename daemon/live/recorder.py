@@ -77,7 +77,7 @@ class Recorder:
             self._file.close()
             if self.failed is None:
                 os.replace(self._part, self.path)
-        except Exception as error:
+        except Exception as error:  # told to who asked: a disk must not end the session
             self.failed = error
         if self.failed is not None:
             self._part.unlink(missing_ok=True)

@@ -111,7 +111,7 @@ class LiveSession:
                 self._stop_recording(done)
             else:
                 done(self._start_recording(Path(path), source))
-        except Exception as error:
+        except Exception as error:  # the answer to who asked; the session goes on
             done(error)
 
     def measure_latency(self, request: LatencyRequest, done: Callable[[LatencyReply | Exception], None]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..base import ModelUnusable
 from ..rvc import torchfile
 from ..rvc.weights import folded
-from .mel import BANDS, FLOOR, HOP, RATE_HZ, WINDOW
+from .mel import BANDS, FLOOR, HOP, RATE_HZ, WINDOW, triangles
 from .rmvpe import BINS
 
 Array = NDArray[np.float32]
@@ -127,11 +127,7 @@ def filters() -> Array:
     """Triangles evenly spaced from 0 Hz to half the rate on Slaney's mel scale, each of unit area."""
     top = _LINEAR_HZ * 3.0 / 200.0 + 27.0 / np.log(6.4) * np.log(RATE_HZ / 2 / _LINEAR_HZ)
     edges = _slaney_hz(np.linspace(0.0, top, BANDS + 2))
-    bins = np.arange(WINDOW // 2 + 1) * (RATE_HZ / WINDOW)
-    rising = (bins[None, :] - edges[:-2, None]) / np.diff(edges)[:-1, None]
-    falling = (edges[2:, None] - bins[None, :]) / np.diff(edges)[1:, None]
-    triangles = np.maximum(0.0, np.minimum(rising, falling))
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).astype(np.float32)
+    return triangles(edges)
 
 
 def log_mel(audio: Array) -> Array:

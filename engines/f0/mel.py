@@ -15,16 +15,21 @@ FLOOR = 1e-5
 _LOW_HZ, _HIGH_HZ = 30.0, 8000.0
 
 
+def triangles(edges_hz: NDArray[np.float64]) -> Array:
+    """Triangles of unit area (Slaney) between these edges, shape (len(edges_hz) − 2, WINDOW/2+1)."""
+    bins = np.arange(WINDOW // 2 + 1) * (RATE_HZ / WINDOW)
+    rising = (bins[None, :] - edges_hz[:-2, None]) / np.diff(edges_hz)[:-1, None]
+    falling = (edges_hz[2:, None] - bins[None, :]) / np.diff(edges_hz)[1:, None]
+    made = np.maximum(0.0, np.minimum(rising, falling))
+    return (made * (2.0 / (edges_hz[2:] - edges_hz[:-2]))[:, None]).astype(np.float32)
+
+
 @lru_cache(maxsize=1)
 def filters() -> Array:
     """Triangles evenly spaced on the HTK mel scale, each of unit area (Slaney); (bands, WINDOW/2+1)."""
     low, high = (2595.0 * np.log10(1.0 + hz / 700.0) for hz in (_LOW_HZ, _HIGH_HZ))
     edges = 700.0 * (10.0 ** (np.linspace(low, high, BANDS + 2) / 2595.0) - 1.0)
-    bins = np.arange(WINDOW // 2 + 1) * (RATE_HZ / WINDOW)
-    rising = (bins[None, :] - edges[:-2, None]) / np.diff(edges)[:-1, None]
-    falling = (edges[2:, None] - bins[None, :]) / np.diff(edges)[1:, None]
-    triangles = np.maximum(0.0, np.minimum(rising, falling))
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).astype(np.float32)
+    return triangles(edges)
 
 
 def log_mel(audio: Array) -> Array:

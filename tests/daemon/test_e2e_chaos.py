@@ -15,7 +15,7 @@ import soxr
 from live_daemon import TOLD_TOO_MUCH_MS, Daemon, raw_share
 from numpy.typing import NDArray
 
-from tools.audio_server import OUT_CABLE, VIRTUAL_MIC, AudioServer, missing_programs
+from tools.audio_server import OUT_CABLE, VIRTUAL_MIC, AudioServer
 from tools.cable import RATE, Heard, correlate, noise, play_and_hear
 
 pytestmark = pytest.mark.e2e
@@ -25,14 +25,6 @@ LIVE = ("running", "degraded")
 BACK_S = 40.0
 SAID_S, PAUSE_S = 2.0, 3.5
 IN_FLIGHT_S = 0.6  # that what was said may still be heard after it: the delay, and room for a busy machine
-
-
-@pytest.fixture
-def server() -> Iterator[AudioServer]:
-    if missing := missing_programs("pulse"):
-        pytest.skip(f"no PulseAudio to test with: {', '.join(missing)} not installed")
-    with AudioServer("pulse") as running:
-        yield running
 
 
 @pytest.fixture

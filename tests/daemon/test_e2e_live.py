@@ -13,20 +13,12 @@ import soxr
 from live_daemon import TOLD_TOO_MUCH_MS, Daemon, raw_share
 from numpy.typing import NDArray
 
-from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer, missing_programs
+from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer
 from tools.cable import RATE, correlate, noise, play_and_hear
 
 pytestmark = pytest.mark.e2e
 
 Sound = NDArray[np.float32]
-
-
-@pytest.fixture
-def server() -> Iterator[AudioServer]:
-    if missing := missing_programs("pulse"):
-        pytest.skip(f"no PulseAudio to test with: {', '.join(missing)} not installed")
-    with AudioServer("pulse") as running:
-        yield running
 
 
 @pytest.fixture
@@ -69,7 +61,7 @@ def test_delay_is_short_and_equal_on_every_start(daemon: Daemon) -> None:
         daemon.until(lambda s: s["blocks"] > 50, 10.0)
         heard, status = daemon.hear_calmly(noise(2.0))
         delay_ms, peak = heard.delay_ms()
-        assert peak > 0.97  # half a sample beside whole ones costs 0.01
+        assert peak > 0.99
         # What a busy machine adds to the prefill is told, and no part of what has to be equal.
         delays.append(delay_ms - status["latency"]["prefill_ms"])
         daemon.myna("live", "stop")
@@ -176,8 +168,8 @@ def test_a_held_interpreter_lock_makes_no_gap(server: AudioServer, tmp_path: Pat
         daemon.up("--voice", "neutral", "--set", "prefill_ms=100")
         daemon.until(lambda s: s["blocks"] > 200, 30.0)
         # Held threads read clocks late: the delay wanders by 0.1 ms in seconds, which low noise does not tell.
-        heard, _ = daemon.hear_calmly(noise(4.0, 800.0), tries=3)
-        assert heard.delay_ms()[1] > 0.97
+        heard, _ = daemon.hear_calmly(noise(4.0, 400.0), tries=3)
+        assert heard.delay_ms()[1] > 0.99
     finally:
         daemon.myna("down")
 

@@ -70,7 +70,8 @@ def test_live_settings_exist_and_take_these_values(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         words = shlex.split(line)
         if words[1:3] == ["live", "set"] and not PLACEHOLDER.search(line):
-            values.live_settings([word for word in words[3:] if not word.startswith("--")])
+            pairs = [word for word in words[3:] if not word.startswith("--")]
+            assert len(values.live_settings(pairs)) == len(pairs) > 0
 
 
 def test_there_are_commands_to_look_at() -> None:
