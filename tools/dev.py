@@ -20,7 +20,7 @@ OLDEST, NEWEST = (3, 11), (3, 13)
 SCRIPTS = {
     "demo": ("demo.py", ("daemon", "monitor")),
     "bench": ("bench.py", ("dev", "rvc")),
-    "soak": ("soak.py", ("dev",)),
+    "soak": ("soak", ("dev",)),
     "quality": ("quality.py", ("dev", "rvc")),
 }
 

@@ -12,10 +12,10 @@ import pytest
 from myna.daemon.live.outlet import DriftingOutlet, DuplexOutlet
 from myna.daemon.live.pipeline import LivePipeline
 from myna.dsp.stage import Block
-from tools.soak import seconds
-from tools.soak_laws import Record, find, growth, judge, level_db
-from tools.soak_simulated import RATE, SIGNATURE_HZ, Ear, Soak, mirrored, noise_that_never_repeats
-from tools.soak_table import Table
+from tools.soak.__main__ import seconds
+from tools.soak.laws import Record, find, growth, judge, level_db
+from tools.soak.simulated_session import RATE, SIGNATURE_HZ, Ear, Soak, mirrored, noise_that_never_repeats
+from tools.soak.table import Table
 
 QUIET_S = (3.0, 5.0)
 

@@ -1,7 +1,7 @@
 """The soaks of a real daemon, short: workers killed at random, clients that never read."""
 
-from tools.soak_deaf import deafen
-from tools.soak_kills import kill_workers
+from tools.soak.deaf_clients import deafen
+from tools.soak.worker_kills import kill_workers
 
 
 def test_killed_workers_come_back_as_they_were() -> None:

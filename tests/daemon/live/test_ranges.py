@@ -1,4 +1,4 @@
-"""Drift, overload, and what is not finite, over ranges of all that can vary; `tools/soak.py` goes on for hours."""
+"""Drift, overload, and what is not finite, over ranges of all that can vary; `tools/soak/` goes on for hours."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from myna.daemon.live.messages import VoiceOrder
 from myna.dsp.stage import Block
 from myna.engines.index import Retrieval
 from tools.live_rig import Rig, declared_ms, delay_ms
-from tools.soak_drift import drift
-from tools.soak_simulated import RATE, noise_that_never_repeats
+from tools.soak.clock_drift import drift
+from tools.soak.simulated_session import RATE, noise_that_never_repeats
 
 faiss = pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
 

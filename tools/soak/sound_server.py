@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, VIRTUAL_MIC, AudioServer
 from tools.cable import RATE, Heard, correlate, noise, play_and_hear
-from tools.soak_table import Progress, Table
+from tools.soak.progress import Progress
+from tools.soak.table import Table
 
-SPEECH = Path(__file__).parent.parent / "tests" / "data" / "speech" / "austen_0870.flac"
+SPEECH = Path(__file__).parents[2] / "tests" / "data" / "speech" / "austen_0870.flac"
 VOICES = ("deep", "bright", "formant")
 MEBI = 1 << 20
 LONGEST_S = 0.8  # of the delay looked for

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.soak_table import Table  # the path comes first
+from tools.soak.table import Table  # the path comes first
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -42,23 +42,23 @@ def main() -> int:
     runs: list[Callable[[], Table]] = []
     # Each imports what it needs when it is wanted.
     if options.simulated is not None:
-        from tools.soak_simulated import soak
+        from tools.soak.simulated_session import soak
 
         runs.append(lambda: soak(options.simulated, options.seed))
     if options.drift is not None:
-        from tools.soak_drift import drift
+        from tools.soak.clock_drift import drift
 
         runs.append(lambda: drift(options.drift, options.seed))
     if options.real is not None:
-        from tools.soak_real import soak as soak_real
+        from tools.soak.sound_server import soak as soak_real
 
         runs.append(lambda: soak_real(options.real, options.seed))
     if options.kills is not None:
-        from tools.soak_kills import kill_workers
+        from tools.soak.worker_kills import kill_workers
 
         runs.append(lambda: kill_workers(options.kills, options.seed))
     if options.deaf is not None:
-        from tools.soak_deaf import deafen
+        from tools.soak.deaf_clients import deafen
 
         runs.append(lambda: deafen(options.deaf, options.seed))
     if not runs:

@@ -6,8 +6,9 @@ import numpy as np
 
 from myna.daemon.audio.fake import tone
 from tools.live_rig import Rig, declared_ms, delay_ms, frequency_hz
-from tools.soak_simulated import RATE, noise_that_never_repeats
-from tools.soak_table import Progress, Table
+from tools.soak.progress import Progress
+from tools.soak.simulated_session import RATE, noise_that_never_repeats
+from tools.soak.table import Table
 
 MOST_PPM = 300.0
 ERROR_MS = 2.0

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myna.dsp.stage import Block
-from tools.soak_table import Table
+from tools.soak.table import Table
 
 # Of the signature, against what bypass lets through: 3 ms of it in a period of 100 ms. The edges of another tone's gaps
 # leave −40 there.

@@ -11,9 +11,10 @@ import zmq
 
 from myna.control import codec
 from myna.control.contract import Empty, LiveSet, LiveSetReply, StatusReply
-from tools.soak_daemon import RealDaemon
-from tools.soak_laws import growth
-from tools.soak_table import Progress, Table
+from tools.soak.daemon import RealDaemon
+from tools.soak.laws import growth
+from tools.soak.progress import Progress
+from tools.soak.table import Table
 
 CLIENTS = 4  # of each kind
 MOST_MIB = 4.0

@@ -10,8 +10,9 @@ import numpy as np
 import psutil
 
 from myna.control.contract import LiveSet, LiveSetReply
-from tools.soak_daemon import LIVE, RealDaemon
-from tools.soak_table import Progress, Table
+from tools.soak.daemon import LIVE, RealDaemon
+from tools.soak.progress import Progress
+from tools.soak.table import Table
 
 LONGEST_WAIT_S = 2.0  # from a worker's start to its end: also while it still loads
 KILLS_PER_START = 4  # then the user starts anew, which makes the budget of restarts whole again

@@ -14,8 +14,9 @@ from myna.daemon.audio.fake import FakeStream, Signal
 from myna.daemon.live.messages import VoiceOrder
 from myna.dsp.stage import Block
 from tools.live_rig import Behaviour, Rig, declared_ms, delay_ms, time_s
-from tools.soak_laws import ALIKE, Record, find, judge, level_db
-from tools.soak_table import Progress, Table
+from tools.soak.laws import ALIKE, Record, find, judge, level_db
+from tools.soak.progress import Progress
+from tools.soak.table import Table
 
 RATE = 8000  # cheap: nothing that is proven here depends on it
 BLOCK_MS = 400.0
