@@ -1,7 +1,6 @@
 """The client: typed calls to a daemon, and its events."""
 
 import os
-import secrets
 import struct
 import threading
 import time
@@ -324,7 +323,7 @@ class Client:
             sub.setsockopt(zmq.MAXMSGSIZE, 4 * MAX_MESSAGE_BYTES)
             sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
             _secure(sub, connection)
-            sync = f"sync.{secrets.token_hex(8)}".encode()
+            sync = f"sync.{os.urandom(8).hex()}".encode()
             for topic in wanted:
                 sub.setsockopt(zmq.SUBSCRIBE, topic.encode())
             sub.setsockopt(zmq.SUBSCRIBE, sync)

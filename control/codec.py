@@ -1,6 +1,5 @@
 """The codec of the wire: frames to checked messages and back, with every problem reported at once."""
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -267,6 +266,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence end: the nearest known word, or only a full stop."""
     if len(word) > 64:  # difflib is quadratic
         return "."
+    import difflib  # 2 ms of a command's start, for a mistake only
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else "."
 

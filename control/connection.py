@@ -1,11 +1,9 @@
 """Where a daemon and its clients meet: private directories and the connection file."""
 
 import contextlib
-import hashlib
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -103,6 +101,9 @@ def ipc_endpoints(state: Path) -> tuple[str, str]:
     The names carry a hash of the state directory, so that two daemons of one user never share a socket.
     A runtime directory whose path would pass the limit of a socket's name is replaced by a short one.
     """
+    import hashlib  # the daemon's business; clients read the endpoints, and start without these two
+    import tempfile
+
     tag = hashlib.sha256(os.fsencode(state)).hexdigest()[:8]
     given = os.environ.get("MYNA_RUNTIME_DIR")
     uid = os.getuid() if hasattr(os, "getuid") else 0

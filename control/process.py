@@ -1,8 +1,9 @@
-"""Whether a process lives, and when it began, without any package."""
+"""Whether a process lives, and when it began, without any package.
 
-import ctypes
+ctypes and subprocess are loaded only where a platform needs them: every `myna` command comes by here.
+"""
+
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def started_at(pid: int) -> str | None:
     if sys.platform == "win32":
         return _windows_start(pid)
     if sys.platform == "darwin":
+        import subprocess
+
         shown = subprocess.run(
             ["/bin/ps", "-o", "lstart=", "-p", str(pid)],
             capture_output=True,
@@ -58,6 +61,8 @@ def _linux_fields(pid: int) -> list[str]:
 
 def _windows_start(pid: int) -> str | None:
     """Creation time in 100 ns of a process that has not ended; os.kill(pid, 0) would end it there."""
+    import ctypes
+
     kernel = ctypes.windll.kernel32  # type: ignore[attr-defined]
     handle = kernel.OpenProcess(0x1000, False, pid)  # PROCESS_QUERY_LIMITED_INFORMATION
     if not handle:
