@@ -52,7 +52,7 @@ class MynaError(Exception):
     `message` names cause and cure in one or two sentences; `facts` holds what a program needs.
     """
 
-    def __init__(self, code: str, message: str, **facts: object) -> None:
+    def __init__(self, code: str, message: str, /, **facts: object) -> None:
         if code not in CODES:
             raise ValueError(f"unpublished error code {code!r}")
         super().__init__(message)

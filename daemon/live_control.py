@@ -200,8 +200,18 @@ class LiveControl:
             bypass=request.bypass,
             revision=self._next_revision(),
         )
-        self._keep(name, KeptSession(voice=voice.id, devices=devices, settings=settings, live=True))
-        return self._configure(session, config, wait=request.wait, resumed=resumed)
+        before = self._kept.get(name)
+        asked = KeptSession(voice=voice.id, devices=devices, settings=settings, live=True)
+        self._keep(name, asked)  # at once: a daemon that dies while the voice loads goes live again
+
+        def refused() -> None:  # the next start goes by what was there before, not by a device that does not exist
+            if self._kept.get(name) is asked and session.config is not config:
+                self._keep(name, before)
+
+        reply = self._change(
+            session, session.config, config, lambda _: self._measured(name), failed=refused, resumed=resumed
+        )
+        return reply if request.wait else self._measured(name)
 
     def stop(self, request: SessionRef) -> Deferred | SessionStatus:
         """live.stop"""
@@ -229,8 +239,9 @@ class LiveControl:
             )
         revision = self._next_revision()
 
-        def done(_: Answer | None) -> LiveSetReply:  # kept only once it is in force
-            self._keep(request.session, msgspec.structs.replace(kept, settings=settings))
+        def done(_: Answer | None) -> LiveSetReply:  # kept only once it is in force, beside what was kept meanwhile
+            latest = self._kept.get(request.session, kept)
+            self._keep(request.session, msgspec.structs.replace(latest, settings=settings))
             return LiveSetReply(revision=revision, settings=settings, saved=request.session not in self._unsaved)
 
         old = session.config
@@ -340,19 +351,20 @@ class LiveControl:
         config: SessionConfig,
         make: Callable[[Answer], Message],
         *,
+        failed: Callable[[], None] | None = None,
         resumed: bool = False,
     ) -> Deferred:
-        """Have the worker take `config`; where it refuses, the session goes by `old` again."""
+        """Have the worker take `config`; where it refuses, the session goes by `old` again, and `failed` hears of it."""
         reply = Deferred()
         order = Configure(id=session.next_id(), config=config, resumed=resumed)
-        self._send(session, order, reply, make, failed=lambda: session.keep_config(config, old))
-        return reply
 
-    def _configure(
-        self, session: LiveSession, config: SessionConfig, *, wait: bool, resumed: bool
-    ) -> Deferred | SessionStatus:
-        reply = self._change(session, session.config, config, lambda _: self._measured(session.name), resumed=resumed)
-        return reply if wait else self._measured(session.name)
+        def back() -> None:
+            session.keep_config(config, old)
+            if failed is not None:
+                failed()
+
+        self._send(session, order, reply, make, failed=back)
+        return reply
 
     def _send(
         self,
@@ -399,10 +411,17 @@ class LiveControl:
         self._revision += 1
         return self._revision
 
-    def _keep(self, name: str, kept: KeptSession) -> None:
+    def _keep(self, name: str, kept: KeptSession | None) -> None:
+        """Remember what a session runs with, None for nothing; on disk too, where that can be written."""
         with self._lock:
-            self._kept[name] = kept
+            if kept is None:
+                self._kept.pop(name, None)
+            else:
+                self._kept[name] = kept
             try:
+                if kept is None:
+                    (self._dir / f"{name}.json").unlink(missing_ok=True)
+                    return
                 self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_private(self._dir / f"{name}.json", msgspec.json.encode(kept))
                 self._unsaved.discard(name)

@@ -14,7 +14,7 @@ class DeviceError(Exception):
     names. The message names the device and the cure.
     """
 
-    def __init__(self, reason: str, message: str, **facts: object) -> None:
+    def __init__(self, reason: str, message: str, /, **facts: object) -> None:
         super().__init__(message)
         self.reason = reason
         self.facts: dict[str, object] = facts

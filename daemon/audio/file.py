@@ -74,7 +74,7 @@ class FileBackend:
 
 
 def _device_error(error: MediaError) -> DeviceError:
-    return DeviceError(REASONS.get(error.code, "format"), str(error), code=error.code, **error.facts)
+    return DeviceError(REASONS.get(error.code, "format"), str(error), media_code=error.code, **error.facts)
 
 
 def _reading(path: Path) -> Reader:
