@@ -354,7 +354,7 @@ class LiveControl:
         failed: Callable[[], None] | None = None,
         resumed: bool = False,
     ) -> Deferred:
-        """Have the worker take `config`; where it refuses, the session goes by `old` again, and `failed` hears of it."""
+        """Have the worker take `config`; where it refuses, go by `old` again and tell `failed`."""
         reply = Deferred()
         order = Configure(id=session.next_id(), config=config, resumed=resumed)
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 from myna.control.errors import MynaError
 
 AUDIO = frozenset(
-    f".{name}"
-    for name in (
-        *("wav", "flac", "ogg", "oga", "opus", "mp3", "m4a", "aac", "aif", "aiff", "w64", "caf", "wma"),
-        *("webm", "mp4", "mkv", "mov", "avi"),
-    )
-)
+    {
+        ".3gp", ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".flac", ".flv", ".m4a",
+        ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg", ".oga", ".ogg", ".opus", ".rf64",
+        ".snd", ".tta", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
+    }
+)  # fmt: skip
+"""Suffixes worth trying when a folder or a glob is searched; a file that is named is tried whatever its name."""
 _WRITTEN = {".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".ogg": "ogg"}
 
 
@@ -45,6 +46,10 @@ def plan(inputs: Iterable[str], out: str, file_format: str = "auto") -> list[Ite
             prefix = Path(root.absolute().name) if several and root.is_dir() else Path()
             found.setdefault(source, prefix / place)
     if not found:
+        if any(Path(os.path.abspath(root)).is_relative_to(target) for root in roots):
+            raise MynaError(
+                "bad_request", f"{', '.join(given)} lies in the output folder {out}: name another one.", inputs=given
+            )
         raise MynaError("not_found", f"No sound file in {', '.join(given)}.", inputs=given)
     if target.suffix.lower() in _WRITTEN and not target.is_dir():
         if len(found) > 1:

@@ -3,7 +3,6 @@
 from myna.daemon.media.faults import MediaError, name_for_humans
 from myna.daemon.media.formats import (
     FORMATS,
-    READABLE_SUFFIXES,
     Block,
     Exists,
     Format,
@@ -18,7 +17,6 @@ __all__ = [
     "FORMATS",
     "PART_PREFIX",
     "PART_SUFFIX",
-    "READABLE_SUFFIXES",
     "Block",
     "Exists",
     "Format",

@@ -17,13 +17,6 @@ SUFFIXES: dict[str, Format] = {
     ".wav": "wav", ".wave": "wav", ".rf64": "wav", ".flac": "flac", ".mp3": "mp3", ".ogg": "ogg",
     ".oga": "ogg",
 }  # fmt: skip
-READABLE_SUFFIXES = frozenset(SUFFIXES) | {
-    ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".flv", ".m4a", ".m4b",
-    ".mka", ".mkv", ".mov", ".mp2", ".mp4", ".mpg", ".mpeg", ".opus", ".snd", ".ts", ".tta", ".w64", ".weba",
-    ".webm", ".wma", ".wmv", ".wv", ".3gp",
-}  # fmt: skip
-"""Suffixes worth trying when a folder is searched; an explicitly named file is tried whatever its name."""
-
 TAG_NAMES = ("title", "artist", "album", "date", "tracknumber", "genre", "comment", "copyright")
 MIN_RATE_HZ = 1_000
 MAX_RATE_HZ = 768_000

@@ -57,6 +57,13 @@ def test_results_are_never_inputs(tmp_path: Path) -> None:
     assert items[0].source.parent == tmp_path / "in"
 
 
+@pytest.mark.parametrize("inputs", [["in"], ["in/deep"], ["in/*.wav"]])
+def test_an_output_folder_around_all_inputs_is_refused(tmp_path: Path, inputs: list[str]) -> None:
+    touch(tmp_path, "in/a.wav", "in/deep/b.wav")
+    with pytest.raises(MynaError, match="lies in the output folder"):
+        sources.plan([str(tmp_path / each) for each in inputs], str(tmp_path / "in"))
+
+
 def test_a_file_named_twice_is_one(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.wav")
     assert len(planned(tmp_path, "in/a.wav", "in/a.wav", "in")) == 1
