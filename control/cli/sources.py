@@ -11,8 +11,8 @@ from myna.control.errors import MynaError
 AUDIO = frozenset(
     {
         ".3gp", ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".avi", ".caf", ".flac", ".flv",
-        ".m4a", ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg", ".oga", ".ogg", ".opus", ".rf64",
-        ".snd", ".tta", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
+        ".m4a", ".m4b", ".mka", ".mkv", ".mov", ".mp2", ".mp3", ".mp4", ".mpeg", ".mpg", ".oga", ".ogg", ".opus",
+        ".rf64", ".snd", ".tta", ".w64", ".wav", ".wave", ".weba", ".webm", ".wma", ".wmv", ".wv",
     }
 )  # fmt: skip
 """Suffixes worth trying when a folder or a glob is searched; a file that is named is tried whatever its name."""
