@@ -106,7 +106,7 @@ def run_now(ids: Ids, as_json: Json = False) -> None:
 
 @app.command()
 def watch(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="None: all that have not ended.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="By default all that have not ended.")] = None,
     as_json: Json = False,
 ) -> None:
     """Follow jobs to their end; exit code 1 if one did not succeed."""

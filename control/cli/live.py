@@ -214,7 +214,7 @@ _REASONS: dict[Literal["ok", "no_signal", "inconsistent", "not_measured"], str] 
 
 @app.command()
 def check(
-    voice: Annotated[str | None, typer.Option("--voice", metavar="V", help="None: the session's.")] = None,
+    voice: Annotated[str | None, typer.Option("--voice", metavar="V", help="By default the session's.")] = None,
     plot: Plot = None,
     session: Session = "main",
     as_json: Json = False,

@@ -79,6 +79,5 @@ def lines(reply: StatusReply) -> Iterator[str]:
     if not reply.settings_saved:
         yield "settings are not yet on disk"
     for warning in reply.warnings:
-        yield f"warning: {warning.message} {warning.action}".rstrip()
-    if reply.next_action:
-        yield f"next: {reply.next_action}"
+        told = warning.action in warning.message  # a session's advice is both
+        yield f"warning: {warning.message}" + (f" {warning.action}" if warning.action and not told else "")

@@ -44,7 +44,7 @@ def show(voice: Voice, as_json: Json = False) -> None:
 @app.command()
 def add(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A voice, or a model that voices need.")],
-    id_: Annotated[str | None, typer.Option("--id", metavar="V", help="None: from the file's name.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", metavar="V", help="By default the file's name.")] = None,
     index: Annotated[str | None, typer.Option("--index", metavar="FILE", help="Its retrieval index.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of one of that id.")] = False,
     as_json: Json = False,
