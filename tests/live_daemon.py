@@ -1,10 +1,5 @@
 """A real daemon on a real sound server, and how raw what is heard of it is."""
 
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +8,22 @@ from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, AudioServer
 from tools.cable import RATE, Heard, play_and_hear
+from tools.private_daemon import PrivateDaemon
 
 Sound = NDArray[np.float32]
 WHOLE = 0.95  # correlation of noise with itself, sent through, of which no part was moved against another
 
 
-class Daemon:
-    """A real `mynad` with a state directory of its own, driven through the real `myna`."""
+class Daemon(PrivateDaemon):
+    """A real `mynad` beside a sound server."""
 
     def __init__(self, server: AudioServer, folder: Path, **variables: str) -> None:
+        super().__init__(folder, server.env, **variables)
         self.server = server
-        self.state = folder / "state"
-        self.env = {
-            **server.env,
-            "MYNA_STATE_DIR": str(self.state),
-            "MYNA_CONFIG": str(folder / "settings.toml"),
-            "MYNA_RUNTIME_DIR": str(folder / "r"),
-            **variables,
-        }
-
-    def myna(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """Run a command, check its exit code, return its JSON."""
-        done = subprocess.run(
-            [sys.executable, "-m", "myna.control.cli", *arguments, "--json"],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
 
     def up(self, *arguments: str) -> dict[str, Any]:
         """Live on the cables, blocks of 20 ms."""
         return self.myna("up", "--input", TEST_MIC, "--output", OUT_CABLE, "--set", "block_ms=20", *arguments)
-
-    def session(self) -> dict[str, Any]:
-        """Status of the session."""
-        return self.myna("live", "state")
 
     def hear_calmly(self, sound: Sound, tries: int = 6) -> tuple[Heard, dict[str, Any]]:
         """Both ends while `sound` plays, and the status: of the first try in which nothing slipped.
@@ -71,16 +42,6 @@ class Daemon:
             if before["xruns"] == after["xruns"] and same_delay and seen[-1][0][1] > WHOLE:
                 return heard, after
         raise AssertionError(f"something slipped in each of {tries} tries: {seen}")
-
-    def until(self, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """The first status that fulfils `condition`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = self.session()
-            if condition(status):
-                return status
-            assert time.monotonic() < deadline, status
-            time.sleep(0.02)
 
 
 TOLD_TOO_MUCH_MS = 10.0  # of the devices' own delay by PortAudio, beyond what is measured here

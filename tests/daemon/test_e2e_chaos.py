@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,11 @@ IN_FLIGHT_S = 0.6  # that what was said may still be heard after it: the delay, 
 
 @pytest.fixture
 def daemon(server: AudioServer, tmp_path: Path) -> Iterator[Daemon]:
-    made = Daemon(server, tmp_path)
-    made.up("--voice", "deep")
-    settled(made)
-    yield made
-    server.signal(signal.SIGCONT)
-    with suppress(AssertionError):
-        made.myna("down")
+    with Daemon(server, tmp_path) as made:
+        made.up("--voice", "deep")
+        settled(made)
+        yield made
+        server.signal(signal.SIGCONT)
 
 
 @pytest.fixture

@@ -33,8 +33,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[tuple[AudioServer, Audio
 
 def test_the_delay_stays_while_clocks_run_apart(servers: tuple[AudioServer, AudioServer], tmp_path: Path) -> None:
     near, far = servers
-    daemon = Daemon(near, tmp_path)
-    try:
+    with Daemon(near, tmp_path) as daemon:
         daemon.myna("up", "--input", TEST_MIC, "--output", FAR, "--voice", "neutral", "--set", "block_ms=20", "--json")
         daemon.until(lambda s: s["blocks"] > 400, 60.0)  # the clocks' models have locked
         # Short, and low: within it the two clocks part by less than a period of its highest part.
@@ -50,5 +49,3 @@ def test_the_delay_stays_while_clocks_run_apart(servers: tuple[AudioServer, Audi
         assert max(delays) - min(delays) < 3.0
         assert status["duplex"] is False
         assert abs(abs(status["drift_ppm"]) - 1000) < 300
-    finally:
-        daemon.myna("down")

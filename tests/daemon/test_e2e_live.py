@@ -1,6 +1,5 @@
 """The whole daemon on a real sound server: delay, pitch, switches, kills, and never a raw voice."""
 
-import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -23,10 +22,8 @@ Sound = NDArray[np.float32]
 
 @pytest.fixture
 def daemon(server: AudioServer, tmp_path: Path) -> Iterator[Daemon]:
-    made = Daemon(server, tmp_path)
-    yield made
-    with contextlib.suppress(AssertionError):
-        made.myna("down")
+    with Daemon(server, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
@@ -163,15 +160,12 @@ def test_killed_supervisor_leaves_no_worker(daemon: Daemon) -> None:
 
 
 def test_a_held_interpreter_lock_makes_no_gap(server: AudioServer, tmp_path: Path) -> None:
-    daemon = Daemon(server, tmp_path, MYNA_TEST_HOLD_LOCK_MS="60:130")
-    try:
+    with Daemon(server, tmp_path, MYNA_TEST_HOLD_LOCK_MS="60:130") as daemon:
         daemon.up("--voice", "neutral", "--set", "prefill_ms=100")
         daemon.until(lambda s: s["blocks"] > 200, 30.0)
         # Held threads read clocks late: the delay wanders by 0.1 ms in seconds, which low noise does not tell.
         heard, _ = daemon.hear_calmly(noise(4.0, 400.0), tries=3)
         assert heard.delay_ms()[1] > 0.99
-    finally:
-        daemon.myna("down")
 
 
 def test_a_restarted_sound_server_is_a_loss_that_mends_itself(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import time
 import tomllib
@@ -32,6 +31,7 @@ from myna.control.contract import (
 )
 from myna.engines.base import EngineSpec, ParameterRefused, Placement, VoiceAsset, VoiceParameters
 from myna.engines.registry import GROUP, find_engines
+from tools.private_daemon import PrivateDaemon
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 DEADLINE_S = 60.0
@@ -124,24 +124,11 @@ def test_a_bad_voice_is_told_before_and_refused_at_loading(spec: EngineSpec) -> 
 @pytest.fixture(scope="module")
 def client(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a real daemon in whose environment the example is installed."""
-    folder = tmp_path_factory.mktemp("daemon")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "MYNA_CONFIG": str(folder / "settings.toml"),
-    }
-    command = [sys.executable, "-m", "myna.daemon", "--foreground", "--state-dir", str(folder / "state")]
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline().startswith(b"mynad ready"), (folder / "log").read_text()
-        with Client(state_dir=folder / "state", timeout_s=DEADLINE_S) as made:
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with PrivateDaemon(tmp_path_factory.mktemp("daemon"), PYTHONPATH=path) as daemon:
+        daemon.start()
+        with Client(state_dir=daemon.state_dir, timeout_s=DEADLINE_S) as made:
             yield made
-    finally:
-        process.terminate()
-        process.wait(DEADLINE_S)
-        process.stdout.close()
 
 
 def wait_for(there: Callable[[], bool]) -> None:

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import zmq
 
 from myna.control import codec
 from myna.control.contract import Empty, LiveSet, LiveSetReply, StatusReply
-from tools.soak.daemon import RealDaemon
 from tools.soak.laws import growth
+from tools.soak.null_session import NullSession
 from tools.soak.progress import Progress
 from tools.soak.table import Table
 
@@ -31,9 +30,9 @@ def deafen(seconds: float, seed: int) -> Table:
     changes = sent = 0
     progress = Progress(seconds)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with tempfile.TemporaryDirectory() as folder, RealDaemon(Path(folder)) as daemon:
-        daemon.start_live()
-        events = daemon.client.hello().events
+    with tempfile.TemporaryDirectory() as folder, NullSession(Path(folder)) as session:
+        session.start()
+        events = session.client.hello().events
         deaf = []
         for _ in range(CLIENTS):
             subscriber, asker = context.socket(zmq.SUB), context.socket(zmq.DEALER)
@@ -43,17 +42,17 @@ def deafen(seconds: float, seed: int) -> Table:
                 each.setsockopt(zmq.LINGER, 0)
             subscriber.setsockopt(zmq.SUBSCRIBE, b"")
             subscriber.connect(events)
-            asker.connect(daemon.client.connection.endpoint)
+            asker.connect(session.client.connection.endpoint)
             deaf.append((subscriber, asker))
         began_s = time.monotonic()
-        supervisor = psutil.Process(daemon.pid)
+        supervisor = session.supervisor
         descriptors = supervisor.num_fds()
         try:
             while (lived_s := time.monotonic() - began_s) < seconds:
-                values = {"gain_out_db": float(dice.uniform(-20.0, 0.0))}
-                daemon.client.call("live.set", LiveSet(values=values), LiveSetReply)  # each is an event for everybody
+                change = LiveSet(values={"gain_out_db": float(dice.uniform(-20.0, 0.0))})
+                session.client.call("live.set", change, LiveSetReply)  # each is an event for everybody
                 asked_s = time.monotonic()
-                daemon.client.call("status", Empty(), StatusReply)
+                session.client.call("status", Empty(), StatusReply)
                 slowest = max(slowest, time.monotonic() - asked_s)
                 changes += 1
                 for _, asker in deaf:

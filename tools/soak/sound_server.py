@@ -4,11 +4,10 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from tools.audio_server import OUT_CABLE, TEST_MIC, VIRTUAL_MIC, AudioServer
 from tools.cable import RATE, Heard, correlate, noise, play_and_hear
+from tools.private_daemon import LIVE, PrivateDaemon
 from tools.soak.progress import Progress
 from tools.soak.table import Table
 
@@ -32,36 +32,26 @@ WITHIN_S = 20.0  # for a session to be back
 Sound = NDArray[np.float32]
 
 
-class Daemon:
-    """A real `mynad`, driven through the real `myna`."""
+class CountedDaemon(PrivateDaemon):
+    """Takes a refusal for an answer, and counts."""
 
-    def __init__(self, server: AudioServer, folder: Path) -> None:
-        self.env = {
-            **server.env,
-            "MYNA_STATE_DIR": str(folder / "state"),
-            "MYNA_CONFIG": str(folder / "settings.toml"),
-            "MYNA_RUNTIME_DIR": str(folder / "r"),
-        }
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(folder, environment)
         self.asked = self.refused = 0
 
-    def myna(self, *arguments: str) -> dict[str, Any]:
-        """Run a command; its JSON."""
+    def myna(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What a command answers."""
         self.asked += 1
-        done = subprocess.run(
-            [sys.executable, "-m", "myna.control.cli", *arguments, "--json"],
-            env=self.env, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        self.refused += done.returncode != 0
+        done = self.run(*arguments)
+        self.refused += done.returncode != code
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
     def back(self) -> float:
-        """Wait until the session runs; how long that took."""
+        """Wait until the session runs, or too long; how long that took."""
         began = time.monotonic()
-        while time.monotonic() - began < WITHIN_S:
-            if self.myna("live", "state").get("state") in ("running", "degraded"):
-                break
-            time.sleep(0.05)
+        with contextlib.suppress(TimeoutError):
+            self.until(lambda status: status.get("state") in LIVE, WITHIN_S)
         return time.monotonic() - began
 
 
@@ -106,89 +96,86 @@ def soak(seconds: float, seed: int) -> Table:
     worker: list[tuple[int, float, int, int]] = []
     began = time.monotonic()
     progress = Progress(seconds)
-    with tempfile.TemporaryDirectory() as folder, AudioServer("pulse") as server:
-        daemon = Daemon(server, Path(folder))
-        try:
-            daemon.myna("up", "--input", TEST_MIC, "--output", OUT_CABLE, "--set", "block_ms=40", "--voice", "deep")
-            pid = int(daemon.myna("status")["pid"])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        AudioServer("pulse") as server,
+        CountedDaemon(Path(folder), server.env) as daemon,
+    ):
+        daemon.myna("up", "--input", TEST_MIC, "--output", OUT_CABLE, "--set", "block_ms=40", "--voice", "deep")
+        pid = int(daemon.myna("status")["pid"])
 
-            def session() -> dict[str, Any]:
-                return daemon.myna("live", "state")
+        def kill_worker() -> None:
+            os.kill(int(daemon.session()["pid"]), signal.SIGKILL)
 
-            def kill_worker() -> None:
-                os.kill(int(session()["pid"]), signal.SIGKILL)
-
-            def freeze_worker() -> None:
-                frozen = int(session()["pid"])
-                os.kill(frozen, signal.SIGSTOP)
-                time.sleep(1.0)
-                os.kill(frozen, signal.SIGCONT)
-
-            def restart_server() -> None:
-                server.kill()
-                time.sleep(float(dice.uniform(0.0, 2.0)))
-                server.start()
-
-            def reload_sink() -> None:
-                server.unplug(OUT_CABLE)
-                time.sleep(float(dice.uniform(0.0, 3.0)))
-                server.plug(OUT_CABLE, VIRTUAL_MIC)
-
-            def freeze_server() -> None:
-                server.signal(signal.SIGSTOP)
-                time.sleep(float(dice.uniform(0.1, 3.0)))
-                server.signal(signal.SIGCONT)
-
-            def freeze_supervisor() -> None:
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(1.0)
-                os.kill(pid, signal.SIGCONT)
-
-            during = {
-                "set": lambda: daemon.myna(
-                    "live", "set", f"formant={dice.integers(1, 4)}", f"pitch={dice.integers(2, 8)}"
-                ),
-                "voice": lambda: daemon.myna("live", "voice", str(dice.choice(VOICES))),
-                "mute": lambda: (daemon.myna("live", "mute", "on"), daemon.myna("live", "mute", "off")),
-                "block": lambda: daemon.myna("live", "set", f"block_ms={dice.choice([20, 40, 60])}"),
-                "kill -9 worker": kill_worker,
-                "freeze worker 1 s": freeze_worker,
-                "freeze supervisor 1 s": freeze_supervisor,
-            }  # fmt: skip
-            between = {
-                "restart server": restart_server,
-                "unload sink, load it again": reload_sink,
-                "freeze server": freeze_server,
-                "nothing": lambda: None,
-            }
-            while time.monotonic() - began < seconds or len(shares) < 3:
-                name = str(dice.choice(list(during)))
-                done[name] += 1
-                heard = play_and_hear(server, speech, during=during[name])
-                finite &= bool(np.isfinite(heard.far).all())
-                shares.append(raw_share(heard))
-                returns.append(daemon.back())
-                daemon.myna("live", "set", "pitch=5")
-                name = str(dice.choice(list(between)))
-                done[name] += 1
-                between[name]()
-                if name != "nothing":
-                    time.sleep(0.6)  # a loss is noticed after half a second
-                    after_loss.append(daemon.back())
-                status = session()
-                supervisor.append(resources(pid))
-                worker.append((int(status["pid"]), *resources(int(status["pid"]))))
-                progress.at(time.monotonic() - began, f"{sum(done.values())} events, raw {shares[-1]:.2f}")
-            daemon.myna("live", "voice", "neutral")
+        def freeze_worker() -> None:
+            frozen = int(daemon.session()["pid"])
+            os.kill(frozen, signal.SIGSTOP)
             time.sleep(1.0)
-            estimated = session()["latency"]["estimated_ms"]
-            through = play_and_hear(server, noise(2.0))
-            delay_ms, peak = correlate(through.near, through.far)
-            delays.append(delay_ms)
-            status = session()
-        finally:
-            with contextlib.suppress(Exception):
-                daemon.myna("down")
+            os.kill(frozen, signal.SIGCONT)
+
+        def restart_server() -> None:
+            server.kill()
+            time.sleep(float(dice.uniform(0.0, 2.0)))
+            server.start()
+
+        def reload_sink() -> None:
+            server.unplug(OUT_CABLE)
+            time.sleep(float(dice.uniform(0.0, 3.0)))
+            server.plug(OUT_CABLE, VIRTUAL_MIC)
+
+        def freeze_server() -> None:
+            server.signal(signal.SIGSTOP)
+            time.sleep(float(dice.uniform(0.1, 3.0)))
+            server.signal(signal.SIGCONT)
+
+        def freeze_supervisor() -> None:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(1.0)
+            os.kill(pid, signal.SIGCONT)
+
+        during = {
+            "set": lambda: daemon.myna(
+                "live", "set", f"formant={dice.integers(1, 4)}", f"pitch={dice.integers(2, 8)}"
+            ),
+            "voice": lambda: daemon.myna("live", "voice", str(dice.choice(VOICES))),
+            "mute": lambda: (daemon.myna("live", "mute", "on"), daemon.myna("live", "mute", "off")),
+            "block": lambda: daemon.myna("live", "set", f"block_ms={dice.choice([20, 40, 60])}"),
+            "kill -9 worker": kill_worker,
+            "freeze worker 1 s": freeze_worker,
+            "freeze supervisor 1 s": freeze_supervisor,
+        }  # fmt: skip
+        between = {
+            "restart server": restart_server,
+            "unload sink, load it again": reload_sink,
+            "freeze server": freeze_server,
+            "nothing": lambda: None,
+        }
+        while time.monotonic() - began < seconds or len(shares) < 3:
+            name = str(dice.choice(list(during)))
+            done[name] += 1
+            heard = play_and_hear(server, speech, during=during[name])
+            finite &= bool(np.isfinite(heard.far).all())
+            shares.append(raw_share(heard))
+            returns.append(daemon.back())
+            daemon.myna("live", "set", "pitch=5")
+            name = str(dice.choice(list(between)))
+            done[name] += 1
+            between[name]()
+            if name != "nothing":
+                time.sleep(0.6)  # a loss is noticed after half a second
+                after_loss.append(daemon.back())
+            status = daemon.session()
+            supervisor.append(resources(pid))
+            worker.append((int(status["pid"]), *resources(int(status["pid"]))))
+            progress.at(time.monotonic() - began, f"{sum(done.values())} events, raw {shares[-1]:.2f}")
+        daemon.myna("live", "voice", "neutral")
+        time.sleep(1.0)
+        estimated = daemon.session()["latency"]["estimated_ms"]
+        through = play_and_hear(server, noise(2.0))
+        delay_ms, peak = correlate(through.near, through.far)
+        delays.append(delay_ms)
+        status = daemon.session()
+        daemon.myna("down")
     progress.end()
     result = Table(f"{time.monotonic() - began:.0f} s on PulseAudio, {sum(done.values())} events, seed {seed}")
     result.add(

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from myna.control.contract import LiveSet, LiveSetReply
-from tools.soak.daemon import LIVE, RealDaemon
+from tools.private_daemon import LIVE
+from tools.soak.null_session import NullSession
 from tools.soak.progress import Progress
 from tools.soak.table import Table
 
@@ -28,19 +28,19 @@ def kill_workers(kills: int, seed: int, answer_s: float = ANSWER_S, back_s: floa
     loading = told = kept = 0
     left_over: set[int] = set()
     progress = Progress(kills)
-    with tempfile.TemporaryDirectory() as folder, RealDaemon(Path(folder)) as daemon:
-        daemon.start_live()
+    with tempfile.TemporaryDirectory() as folder, NullSession(Path(folder)) as session:
+        session.start()
         for number in range(kills):
             if number and number % KILLS_PER_START == 0:
-                daemon.start_live()
-            before = daemon.until(
+                session.start()
+            before = session.until(
                 lambda s: s.pid is not None and (s.state in LIVE or s.state in ("loading", "warming"))
             )
             pitch = float(dice.integers(-5, 6))
             if before.state in LIVE:
-                daemon.client.call("live.set", LiveSet(values={"pitch": pitch}), LiveSetReply)
+                session.client.call("live.set", LiveSet(values={"pitch": pitch}), LiveSetReply)
             time.sleep(float(dice.uniform(0.0, LONGEST_WAIT_S)) if dice.integers(4) else 0.0)
-            before = daemon.session()
+            before = session.status()
             pid = before.pid
             if pid is None:
                 continue
@@ -49,22 +49,22 @@ def kill_workers(kills: int, seed: int, answer_s: float = ANSWER_S, back_s: floa
             os.kill(pid, signal.SIGKILL)
             left_over.add(pid)
             asked_s = time.monotonic()
-            daemon.session()
+            session.status()
             answers.append(time.monotonic() - asked_s)
-            gone = daemon.until(lambda s, pid=pid: s.pid != pid)  # type: ignore[misc]
+            gone = session.until(lambda s, pid=pid: s.pid != pid)  # type: ignore[misc]
             told += gone.state not in LIVE and bool(gone.stop_reason)
             if dice.integers(4):
-                after = daemon.until(lambda s, pid=pid: s.state in LIVE and s.pid not in (None, pid))  # type: ignore[misc]
+                after = session.until(lambda s, pid=pid: s.state in LIVE and s.pid not in (None, pid))  # type: ignore[misc]
                 back.append(time.monotonic() - killed_s)
                 kept += after.settings == before.settings and after.voice == before.voice
             # Else it is killed again before it is back.
             progress.at(number + 1, f"{number + 1} kills, {loading} of them while loading")
-        daemon.start_live()
-        final = daemon.until(lambda s: s.state in LIVE and s.blocks > 10)
-        children = psutil.Process(daemon.pid).children(recursive=True)
-        workers = [child.pid for child in children if child.pid in left_over]
-        descriptors, threads = psutil.Process(daemon.pid).num_fds(), psutil.Process(daemon.pid).num_threads()
-        memory = psutil.Process(daemon.pid).memory_info().rss / (1 << 20)
+        session.start()
+        final = session.until(lambda s: s.state in LIVE and s.blocks > 10)
+        supervisor = session.supervisor
+        workers = [child.pid for child in supervisor.children(recursive=True) if child.pid in left_over]
+        descriptors, threads = supervisor.num_fds(), supervisor.num_threads()
+        memory = supervisor.memory_info().rss / (1 << 20)
     progress.end()
     table = Table(f"{kills} kills -9 of a live worker, {loading} while it loaded, seed {seed}")
     table.add("7 each kill is told with its cause", told == len(answers), f"{told} of {len(answers)}")

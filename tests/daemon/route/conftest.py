@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 from desktop import PROGRAMS, Desktop
-from speaker import Myna
+
+from tools.private_daemon import PrivateDaemon
 
 
 @pytest.fixture(params=["pulseaudio", "pipewire"])
@@ -28,10 +29,13 @@ def desktop(request: pytest.FixtureRequest) -> Iterator[Desktop]:
 
 
 @pytest.fixture
-def myna(desktop: Desktop) -> Iterator[Myna]:
-    command = Myna(desktop)
-    yield command
+def daemon(desktop: Desktop) -> Iterator[PrivateDaemon]:
+    """One that plays into this desktop."""
+    folder = desktop.folder / "myna"
+    folder.mkdir()
+    made = PrivateDaemon(folder, desktop.client)
+    yield made
     # Whatever happened: nothing of it may outlive the test.
     for process in psutil.process_iter(["environ"]):
-        if (process.info["environ"] or {}).get("MYNA_STATE_DIR") == command.settings["MYNA_STATE_DIR"]:
+        if (process.info["environ"] or {}).get("MYNA_STATE_DIR") == str(made.state_dir):
             process.kill()

@@ -1,10 +1,7 @@
-"""Somebody at a desktop: runs `myna` commands and speaks into the microphone."""
+"""Somebody at a desktop who speaks into the microphone."""
 
-import json
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from desktop import Desktop
@@ -12,25 +9,6 @@ from numpy.typing import NDArray
 
 RATE_HZ = 48_000
 VOICED_HZ = 150.0
-
-
-class Myna:
-    """The command on one desktop, with a state directory of its own."""
-
-    def __init__(self, desktop: Desktop) -> None:
-        self.desktop = desktop
-        self.settings = {
-            "MYNA_STATE_DIR": str(desktop.folder / "myna"),
-            "MYNA_CONFIG": str(desktop.folder / "settings.toml"),
-            "MYNA_RUNTIME_DIR": str(desktop.folder / "r"),
-        }
-
-    def __call__(self, *arguments: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "myna.control.cli", *arguments, "--json"]
-        done = self.desktop.run(*command, **self.settings)
-        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
 
 
 def voice(seconds: float) -> NDArray[np.float32]:

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from desktop import Desktop
 from numpy.typing import NDArray
-from speaker import RATE_HZ, VOICED_HZ, Myna, pitch_of, speak
+from speaker import RATE_HZ, VOICED_HZ, pitch_of, speak
+
+from tools.private_daemon import PrivateDaemon
 
 pytestmark = pytest.mark.e2e
 
@@ -130,17 +132,17 @@ def test_it_lists_and_records_the_microphone(desktop: Desktop) -> None:
     assert np.abs(heard[rate_hz:]).max() == pytest.approx(0.1, rel=0.5)
 
 
-def test_it_records_the_converted_voice_after_one_command(desktop: Desktop, myna: Myna) -> None:
+def test_it_records_the_converted_voice_after_one_command(desktop: Desktop, daemon: PrivateDaemon) -> None:
     chromium()
-    myna("up", "--route", "--voice", "formant", "--pitch", "5", "--set", "block_ms=20")
+    daemon.myna("up", "--route", "--voice", "formant", "--pitch", "5", "--set", "block_ms=20")
     speaker = speak(desktop, desktop.folder, TRIES * (SECONDS + 60))
     found = []
     try:
         for _ in range(TRIES):
             with browsing(desktop) as far:
-                before = myna("live", "state")
+                before = daemon.session()
                 rate_hz, heard = recorded(far)
-                after = myna("live", "state")
+                after = daemon.session()
             slipped = after["xruns"] - before["xruns"]
             found.append((gaps(heard[rate_hz:], rate_hz, VOICED_HZ * 2 ** (5 / 12)), slipped))
             if found[-1][0] == 0:
@@ -150,8 +152,8 @@ def test_it_records_the_converted_voice_after_one_command(desktop: Desktop, myna
         speaker.wait()
     print("gaps, and slips that the session counted", found)
     assert found[-1][0] == 0, found
-    myna("down")
-    myna("route", "remove")
+    daemon.myna("down")
+    daemon.myna("route", "remove")
     assert "Myna" not in desktop.run("pactl", "list").stdout
 
 

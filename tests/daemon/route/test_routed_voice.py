@@ -9,9 +9,10 @@ import psutil
 import pytest
 from desktop import Desktop
 from numpy.typing import NDArray
-from speaker import RATE_HZ, VOICED_HZ, Myna, pitch_of, speak
+from speaker import RATE_HZ, VOICED_HZ, pitch_of, speak
 
 from myna.daemon.route.names import MICROPHONE, SINK
+from tools.private_daemon import PrivateDaemon
 
 pytestmark = pytest.mark.e2e
 
@@ -41,9 +42,9 @@ def ours(desktop: Desktop) -> list[str]:
     return sorted(n for kind in ("sinks", "sources") for n in desktop.names(kind) if n in (SINK, MICROPHONE))
 
 
-def test_one_command_then_a_killed_server_then_nothing_left(desktop: Desktop, myna: Myna) -> None:
+def test_one_command_then_a_killed_server_then_nothing_left(desktop: Desktop, daemon: PrivateDaemon) -> None:
     expected_hz = VOICED_HZ * 2 ** (5 / 12)
-    answer = myna("up", "--route", "--voice", "formant", "--pitch", "5", "--set", "block_ms=20")
+    answer = daemon.myna("up", "--route", "--voice", "formant", "--pitch", "5", "--set", "block_ms=20")
     assert answer["session"]["state"] in ("running", "degraded")
     assert answer["session"]["output"] == "Myna"
     speaker = speak(desktop, desktop.folder, 20)
@@ -58,11 +59,11 @@ def test_one_command_then_a_killed_server_then_nothing_left(desktop: Desktop, my
     speaker.wait()
     assert ours(desktop) == [MICROPHONE, SINK]
 
-    myna("down")
-    myna("route", "remove")
+    daemon.myna("down")
+    daemon.myna("route", "remove")
     assert ours(desktop) == []
     left = [p.pid for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("MYNA_STATE_DIR")]
-    mine = [pid for pid in left if pid != os.getpid() and myna.settings["MYNA_STATE_DIR"] in environ_of(pid)]
+    mine = [pid for pid in left if pid != os.getpid() and str(daemon.state_dir) in environ_of(pid)]
     assert mine == []
 
 

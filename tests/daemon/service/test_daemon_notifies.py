@@ -1,19 +1,18 @@
 """A real daemon under a socket that stands for systemd: ready, alive while its loop moves, stopping."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tools.private_daemon import LIVE, PrivateDaemon
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")]
 
@@ -28,20 +27,8 @@ class Managed:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(folder / "n"))
         self._socket.settimeout(0.05)
-        self.env = {
-            **os.environ,
-            "MYNA_STATE_DIR": str(folder / "s"),
-            "MYNA_RUNTIME_DIR": str(folder / "r"),
-            "MYNA_CONFIG": str(folder / "settings.toml"),
-            "NOTIFY_SOCKET": str(folder / "n"),
-            "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6)),
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "myna.daemon", "--foreground"],
-            env=self.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.daemon = PrivateDaemon(folder)
+        self.process = self.daemon.start(NOTIFY_SOCKET=str(folder / "n"), WATCHDOG_USEC=str(int(WATCHDOG_S * 1e6)))
 
     def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Take in what it tells until a condition holds."""
@@ -63,24 +50,9 @@ class Managed:
             self.listen()
         return list(self.told)
 
-    def myna(self, *arguments: str) -> dict[str, Any]:
-        """Run a command."""
-        done = subprocess.run(
-            [sys.executable, "-m", "myna.control.cli", *arguments, "--json"],
-            env={key: value for key, value in self.env.items() if key != "NOTIFY_SOCKET"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stdout
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        """End it, if it has not ended."""
+        self.daemon.stop()
         self._socket.close()
 
 
@@ -99,8 +71,8 @@ def test_ready_alive_frozen_alive_again_stopping(managed: Managed) -> None:
     assert f"MAINPID={managed.process.pid}" in managed.told
     managed.until(lambda: managed.told.count("WATCHDOG=1") >= 2, 30)
 
-    session = managed.myna("live", "start", "--input", "null", "--output", "null", "--voice", "formant")
-    assert session["state"] in ("running", "degraded")
+    session = managed.daemon.myna("live", "start", "--input", "null", "--output", "null", "--voice", "formant")
+    assert session["state"] in LIVE
     managed.told.clear()
     managed.until(lambda: managed.told.count("WATCHDOG=1") >= 2, 30)
 
