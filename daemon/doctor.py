@@ -25,7 +25,8 @@ def examine(
 ) -> DoctorReply:
     """Everything that `myna doctor` tells. Runs child processes: never on the control thread."""
     # Only now: what they need would slow every start of the daemon.
-    from myna.daemon import compute, compute_probe
+    from myna.daemon.compute import probe
+    from myna.daemon.compute.decision import ComputeSettings
     from myna.daemon.route import findings as route
     from myna.daemon.service import findings as service
 
@@ -37,10 +38,8 @@ def examine(
         _realtime,
         route.findings,
         lambda: service.findings(state),
-        lambda: compute_probe.doctor_findings(
-            compute.ComputeSettings(
-                device=asked.device, precision=asked.precision, allow_cpu_fallback=asked.allow_cpu_fallback
-            )
+        lambda: probe.doctor_findings(
+            ComputeSettings(device=asked.device, precision=asked.precision, allow_cpu_fallback=asked.allow_cpu_fallback)
         ),
         lambda: _voices(voices),
         lambda: _sessions(sessions),

@@ -13,7 +13,7 @@ from myna.engines import registry
 from myna.engines.base import EngineSpec
 
 if TYPE_CHECKING:  # the tables of cards are only needed by the probe: the daemon's start does not wait for them
-    from myna.daemon.compute import Decision
+    from myna.daemon.compute.decision import Decision
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +42,15 @@ class Placing:
         self.start()
 
     def _probe(self) -> None:
-        from myna.daemon import compute, compute_probe
+        from myna.daemon.compute import decision, probe
 
-        asked = compute.ComputeSettings(
+        asked = decision.ComputeSettings(
             device=self._settings.device,
             precision=self._settings.precision,
             allow_cpu_fallback=self._settings.allow_cpu_fallback,
         )
         try:
-            _, self._decision = compute_probe.probe(asked)
+            _, self._decision = probe.probe(asked)
         except Exception:  # a vendor's tool must not keep the built-in voice from running
             log.exception("looking for accelerators failed; computing on the CPU")
         finally:

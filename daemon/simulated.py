@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from myna.daemon.compute import Capability, Card, Kind
+from myna.daemon.compute.cards import Capability, Card, Kind
 
 Act = Literal["allocation", "copy", "kernel"]
 
@@ -63,7 +63,7 @@ class SimulatedDevice:
 
         Args:
             memory_mb: Its size in MiB, >= 1.
-            capability: As `compute.judge` weighs it.
+            capability: As `decision.judge` weighs it.
             name: As a tool would tell it.
             kind: Of which vendor.
             index: Its number.

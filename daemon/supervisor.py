@@ -342,9 +342,9 @@ class Supervisor:
 
     def _doctor(self, request: DoctorRequest) -> DoctorReply:
         if request.simulate is not None:
-            from myna.daemon import compute_probe
+            from myna.daemon.compute import recordings
 
-            found = compute_probe.simulate(request.simulate)
+            found = recordings.simulate(request.simulate)
             return DoctorReply(findings=tuple(found), healthy=all(each.level != "error" for each in found))
         return doctor.examine(
             state=self.state, settings=self.settings, voices=self.voices, sessions=self.live.statuses()

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from myna.control.errors import MynaError
-from myna.daemon import compute, compute_probe
-from myna.daemon.compute import Card, ComputeSettings, TorchBuild, covers, decide, discover, judge, visible
+from myna.daemon.compute import answers, probe, recordings
+from myna.daemon.compute.cards import Card, TorchBuild
+from myna.daemon.compute.decision import ComputeSettings, chunk_s, covers, decide, judge
+from myna.daemon.compute.discovery import Discovery, ToolOutput, discover
+from myna.daemon.compute.findings import findings
+from myna.daemon.compute.visibility import filter_by_environment, visible
 
-CASES = compute_probe.recorded_cases()
+CASES = recordings.recorded_cases()
 
 
 def test_there_are_many_recordings() -> None:
@@ -20,9 +24,9 @@ def test_there_are_many_recordings() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_recorded_machine(case: str) -> None:
-    recording = compute_probe.load_recording(case)
+    recording = recordings.load_recording(case)
     expect = recording["expect"]
-    machine, run = compute_probe.playback(recording)
+    machine, run = recordings.playback(recording)
     found = discover(machine, run, ask_torch=True)
     decision = decide(found.cards, ComputeSettings(**recording["settings"]), found.torch)
     assert (decision.device, decision.precision, decision.chunk_s) == (
@@ -41,16 +45,16 @@ def test_a_recorded_machine(case: str) -> None:
     told = " ".join(n.message for n in found.notes)
     for part in expect.get("notes", []):
         assert part in told
-    findings = compute.findings(found, decision)
-    assert findings[0].facts["device"] == expect["device"]
-    assert findings[0].level == ("ok" if not decision.fallbacks else "warning" if decision.live_allowed else "error")
-    assert len(findings) >= 1 + len(found.cards)
-    assert (findings[0].cure is None) is (findings[0].level == "ok")
-    assert compute_probe.simulate(case, ComputeSettings(**recording["settings"])) == findings
+    rows = findings(found, decision)
+    assert rows[0].facts["device"] == expect["device"]
+    assert rows[0].level == ("ok" if not decision.fallbacks else "warning" if decision.live_allowed else "error")
+    assert len(rows) >= 1 + len(found.cards)
+    assert (rows[0].cure is None) is (rows[0].level == "ok")
+    assert recordings.simulate(case, ComputeSettings(**recording["settings"])) == rows
 
 
 def test_mixed_vendors_follow_the_installed_torch() -> None:
-    machine, run = compute_probe.playback(compute_probe.load_recording("nvidia_and_amd"))
+    machine, run = recordings.playback(recordings.load_recording("nvidia_and_amd"))
     cards = discover(machine, run).cards
     assert [c.kind for c in cards] == ["cuda", "rocm"]
     hip = TorchBuild(version="2.6.0+rocm6.2", hip="6.2")
@@ -60,9 +64,9 @@ def test_mixed_vendors_follow_the_installed_torch() -> None:
 
 def test_a_tool_is_asked_once_and_torch_only_when_needed() -> None:
     asked: list[str] = []
-    machine, run = compute_probe.playback(compute_probe.load_recording("rtx_4090"))
+    machine, run = recordings.playback(recordings.load_recording("rtx_4090"))
 
-    def counting(command: object, timeout_s: float) -> compute.ToolOutput:
+    def counting(command: object, timeout_s: float) -> ToolOutput:
         asked.append(command[0])  # type: ignore[index]
         assert timeout_s == (90.0 if command == ("torch-child",) else 10.0)
         return run(command, timeout_s)  # type: ignore[arg-type]
@@ -110,7 +114,7 @@ def test_one_mig_instance_at_most() -> None:
 def test_amd_filters_stack() -> None:
     cards = [Card(kind="rocm", index=n, name=f"card {n}", memory_mb=9000) for n in range(4)]
     names = lambda **env: [  # noqa: E731
-        c.name[-1] for c in compute.filter_by_environment(cards, env) if c.hidden is None
+        c.name[-1] for c in filter_by_environment(cards, env) if c.hidden is None
     ]
     assert names() == ["0", "1", "2", "3"]
     assert names(ROCR_VISIBLE_DEVICES="3,1", HIP_VISIBLE_DEVICES="1") == ["1"]
@@ -169,7 +173,7 @@ def test_a_missing_device_is_told_loudly(asked: str, allowed: bool) -> None:
     assert decision.device == "cpu"
     assert asked in decision.fallbacks[0]
     assert decision.live_allowed is allowed
-    finding = compute.findings(compute.Discovery(cards=tuple(FOUR), method="x"), decision)[0]
+    finding = findings(Discovery(cards=tuple(FOUR), method="x"), decision)[0]
     assert finding.level == ("warning" if allowed else "error")
     assert "cuda:3" in (finding.cure or "")
 
@@ -200,7 +204,7 @@ def test_int8_is_for_the_cpu() -> None:
 def test_on_the_cpu_the_precision_is_left_to_the_engine_and_told_so() -> None:
     decision = decide([], ComputeSettings())
     assert decision.precision == "auto"
-    finding = compute.findings(compute.Discovery(cards=(), method="x"), decision)[0]
+    finding = findings(Discovery(cards=(), method="x"), decision)[0]
     assert "in bf16 where the CPU" in finding.message
     assert finding.facts["precision"] == "auto"
 
@@ -237,7 +241,7 @@ def test_rocm_builds_cover_by_name() -> None:
      (None, "fp32", 38)],
 )  # fmt: skip
 def test_chunk_sizes(memory_mb: int | None, precision: str, expected: float) -> None:
-    assert compute.chunk_s(memory_mb, precision) == expected
+    assert chunk_s(memory_mb, precision) == expected
 
 
 # --- parsers never raise --------------------------------------------------------------------------------
@@ -249,13 +253,13 @@ GARBAGE = ["", "\n\n", "{", "[", "null", "[1, null, {}]", '{"card0": 3, "gpu_dat
 
 @pytest.mark.parametrize("text", GARBAGE)
 def test_garbage_is_no_card_and_no_error(text: str) -> None:
-    assert compute.parse_nvidia_csv(text)[0] == []
-    assert compute.parse_nvidia_xml(text) == {}
-    assert compute.parse_nvidia_list(text) == {}
-    assert compute.parse_amd_smi(text) == []
-    assert all(c.memory_mb is None for c in compute.parse_rocm_smi(text))
-    assert compute.parse_torch_child(text, None)[0] == []
-    assert compute.parse_torch_version(text) is None
+    assert answers.parse_nvidia_csv(text)[0] == []
+    assert answers.parse_nvidia_xml(text) == {}
+    assert answers.parse_nvidia_list(text) == {}
+    assert answers.parse_amd_smi(text) == []
+    assert all(c.memory_mb is None for c in answers.parse_rocm_smi(text))
+    assert answers.parse_torch_child(text, None)[0] == []
+    assert answers.parse_torch_version(text) is None
 
 
 def test_torch_version_files() -> None:
@@ -263,13 +267,13 @@ def test_torch_version_files() -> None:
         "from typing import Optional\n\n__all__ = ['__version__', 'debug']\n__version__ = '2.6.0+cu124'\n"
         "debug = False\ncuda: Optional[str] = '12.4'\ngit_version = 'abc'\nhip: Optional[str] = None\n"
     )
-    build = compute.parse_torch_version(new)
+    build = answers.parse_torch_version(new)
     assert build == TorchBuild(version="2.6.0+cu124", cuda="12.4")
     assert build.kind == "cuda"
-    old = compute.parse_torch_version("__version__ = '1.12.1+rocm5.1.1'\ncuda = None\nhip = '5.1.20531'\n")
+    old = answers.parse_torch_version("__version__ = '1.12.1+rocm5.1.1'\ncuda = None\nhip = '5.1.20531'\n")
     assert old is not None
     assert old.kind == "rocm"
-    xpu = compute.parse_torch_version(
+    xpu = answers.parse_torch_version(
         "__version__ = '2.6.0+xpu'\ncuda: Optional[str] = None\nxpu: Optional[str] = '2025'\n"
     )
     assert xpu is not None
@@ -280,7 +284,7 @@ def test_torch_version_files() -> None:
 
 
 def test_real_tools() -> None:
-    run = compute_probe.run_tool
+    run = probe.run_tool
     assert run(("no-such-tool-anywhere", "-x"), 1.0).outcome == "missing"
     said = run((sys.executable, "-c", "import sys; print('out'); print('\\xe9', file=sys.stderr); sys.exit(3)"), 20.0)
     assert (said.outcome, said.code, said.stdout) == ("ran", 3, "out\n")
@@ -291,12 +295,13 @@ def test_a_tool_that_cannot_be_started(tmp_path: Path) -> None:
     broken = tmp_path / "nvidia-smi"
     broken.write_bytes(b"\x7fELF not really")
     broken.chmod(0o755)
-    assert compute_probe.run_tool((str(broken),), 5.0).outcome == "failed"
+    assert probe.run_tool((str(broken),), 5.0).outcome == "failed"
 
 
 def test_discovery_of_this_machine_imports_no_torch() -> None:
     code = (
-        "import sys; from myna.daemon import compute_probe as p; from myna.daemon.compute import ComputeSettings as S;"
+        "import sys; from myna.daemon.compute import probe as p;"
+        "from myna.daemon.compute.decision import ComputeSettings as S;"
         "found, decision = p.probe(S()); assert 'torch' not in sys.modules and 'numpy' not in sys.modules;"
         "print(decision.device, found.method)"
     )
@@ -306,22 +311,22 @@ def test_discovery_of_this_machine_imports_no_torch() -> None:
 
 
 def test_this_machine_records_itself_and_plays_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_probe, "installed_torch", lambda: None)  # its child would import torch for seconds
-    told = compute_probe.record("here")
+    monkeypatch.setattr(probe, "installed_torch", lambda: None)  # its child would import torch for seconds
+    told = recordings.record("here")
     path = tmp_path / "here.json"
     path.write_text(json.dumps(told))
-    here = compute_probe.simulate(str(path), ask_torch=False)
-    found, decision = compute_probe.probe(ComputeSettings())
-    assert here == compute.findings(found, decision)
+    here = recordings.simulate(str(path), ask_torch=False)
+    found, decision = probe.probe(ComputeSettings())
+    assert here == findings(found, decision)
 
 
 def test_bad_recordings(tmp_path: Path) -> None:
     with pytest.raises(MynaError) as caught:
-        compute_probe.simulate("no_such_machine")
+        recordings.simulate("no_such_machine")
     assert caught.value.code == "not_found"
     assert "rtx_4090" in str(caught.value)
     for text in ("", "[]", '{"machine": {"system": "linux", "colour": 1}}', '{"tools": {}}'):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(MynaError) as caught:
-            compute_probe.simulate(str(tmp_path / "bad.json"))
+            recordings.simulate(str(tmp_path / "bad.json"))
         assert caught.value.code == "bad_request"

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from myna.daemon import compute
+from myna.daemon.compute.decision import ComputeSettings, decide
 from myna.daemon.simulated import Act, SimulatedDevice
 
 MB = 1 << 20
@@ -139,4 +139,4 @@ def test_time_is_simulated() -> None:
 )
 def test_it_is_judged_like_a_real_card(memory_mb: int, capability: tuple[int, int], device: str) -> None:
     card = SimulatedDevice(memory_mb, capability=capability).card()
-    assert compute.decide([card], compute.ComputeSettings()).device == device
+    assert decide([card], ComputeSettings()).device == device

@@ -1,0 +1,1 @@
+"""Which device computes, in which precision, in what chunks, and why."""
