@@ -41,7 +41,9 @@ def voice_like(frames: int):
 
     t = np.arange(frames) / RATE_HZ
     phase = 2 * np.pi * np.cumsum(140 + 20 * np.sin(2 * np.pi * 0.7 * t)) / RATE_HZ
-    tone = np.sum([np.sin(k * phase) / k for k in range(1, 20)], axis=0)
+    tone = np.zeros(frames)
+    for k in range(1, 20):  # one after the other: a list of them would count as the voice's memory
+        tone += np.sin(k * phase) / k
     noise = np.random.default_rng(1).standard_normal(frames)
     return (0.08 * tone + 0.01 * noise).astype(np.float32)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..base import ModelUnusable
 from ..rvc import torchfile
 from ..rvc.weights import folded
-from .rmvpe import BINS
+from .salience import BINS
 
 Array = NDArray[np.float32]
 

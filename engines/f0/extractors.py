@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..base import MissingAsset, ParameterRefused
-from . import autocorrelation, crepe, fcpe, mel, rmvpe
+from . import autocorrelation, mel, salience
 from .pitch import MAX_HZ, MIN_HZ, on_grid
 
 Array = NDArray[np.float32]
@@ -97,27 +96,27 @@ class Rmvpe:
     name = "rmvpe"
 
     def __init__(
-        self, salience: Callable[[int], Callable[[Array], Array]], *, threshold: float = rmvpe.THRESHOLD
+        self, network: Callable[[int], Callable[[Array], Array]], *, threshold: float = salience.THRESHOLD
     ) -> None:
-        """`salience(frames)` is the network for mel (1, 128, frames), which returns (1, frames, 360)."""
-        self._salience = salience
+        """`network(frames)` is what takes mel (1, 128, frames), which returns (1, frames, 360)."""
+        self._network = network
         self._threshold = threshold
 
     def window(self, fresh: int) -> int:
         """Whole multiples of 32 frames; a frame stands at each end of the audio, so it is a hop shorter."""
-        return (rmvpe.MULTIPLE * math.ceil((fresh + 5) / rmvpe.MULTIPLE) - 1) * HOP
+        return (salience.MULTIPLE * math.ceil((fresh + 5) / salience.MULTIPLE) - 1) * HOP
 
     def prepare(self, samples: int) -> None:
         """Make the network of the length that these samples give."""
-        self._salience(rmvpe.MULTIPLE * math.ceil((samples // HOP + 1) / rmvpe.MULTIPLE))
+        self._network(salience.MULTIPLE * math.ceil((samples // HOP + 1) / salience.MULTIPLE))
 
     def track(self, audio: Array) -> Array:
         """See `PitchExtractor`."""
         spectrum = mel.log_mel(audio)
         frames = spectrum.shape[1]
-        padded = np.pad(spectrum, ((0, 0), (0, -frames % rmvpe.MULTIPLE)))
-        salience = self._salience(padded.shape[1])(np.ascontiguousarray(padded[None]))[0, :frames]
-        return rmvpe.decode(salience, self._threshold)[: audio.shape[0] // HOP].astype(np.float32)
+        padded = np.pad(spectrum, ((0, 0), (0, -frames % salience.MULTIPLE)))
+        found = self._network(padded.shape[1])(np.ascontiguousarray(padded[None]))[0, :frames]
+        return salience.decode(found, self._threshold)[: audio.shape[0] // HOP].astype(np.float32)
 
 
 class World:
@@ -165,14 +164,17 @@ class Fcpe:
     _THRESHOLD = 0.05  # salience that makes a frame voiced; a tenth of it adds breath, half of it wrong by octaves
     _REACH_FRAMES = 48  # its layers reach 92 frames each way, hardly any of which is felt beyond these
 
-    def __init__(self, weights: Path | None = None) -> None:
-        """`weights` None: those of the installed package.
+    def __init__(self, weights: Path | None = None, *, threads: int = 1) -> None:
+        """`weights` None: those of the installed package. `threads` are torch's, for the whole process.
 
         Raises:
             MissingAsset: they are not on this machine.
             ModelUnusable: they are damaged.
         """
-        self._model = fcpe.load(weights or weights_of("fcpe"))
+        from . import fcpe
+
+        self._torch, self._fcpe = _torch(threads), fcpe
+        self._model = self._fcpe.load(weights or weights_of("fcpe"))
 
     def window(self, fresh: int) -> int:
         """The fresh frames and what is felt of those before them."""
@@ -186,10 +188,11 @@ class Fcpe:
         """See `PitchExtractor`."""
         if audio.shape[0] < HOP or not np.any(audio):
             return np.zeros(audio.shape[0] // HOP, np.float32)
-        with torch.inference_mode():
-            salience = self._model(torch.from_numpy(fcpe.log_mel(np.clip(audio, -1.0, 1.0)))[None])[0].numpy()
-        hz = 10.0 * 2.0 ** (rmvpe.weighted_cents(salience, fcpe.CENTS) / 1200.0)
-        return np.where(salience.max(axis=1) > self._THRESHOLD, hz, 0.0).astype(np.float32)
+        with self._torch.inference_mode():
+            spectrum = self._torch.from_numpy(self._fcpe.log_mel(np.clip(audio, -1.0, 1.0)))
+            found = self._model(spectrum[None])[0].numpy()
+        hz = 10.0 * 2.0 ** (salience.weighted_cents(found, self._fcpe.CENTS) / 1200.0)
+        return np.where(found.max(axis=1) > self._THRESHOLD, hz, 0.0).astype(np.float32)
 
 
 class Crepe:
@@ -198,19 +201,22 @@ class Crepe:
     _THRESHOLD = 0.5  # salience that makes a frame voiced, of the paper
     _SPAN = 3  # frames of the median that takes single errors out
 
-    def __init__(self, *, tiny: bool = False, weights: Path | None = None) -> None:
-        """`weights` None: those of the installed package.
+    def __init__(self, *, tiny: bool = False, weights: Path | None = None, threads: int = 1) -> None:
+        """`weights` None: those of the installed package. `threads` are torch's, for the whole process.
 
         Raises:
             MissingAsset: they are not on this machine.
             ModelUnusable: they are damaged.
         """
         self.name = "crepe tiny" if tiny else "crepe"
-        self._model = crepe.load(weights or weights_of(self.name))
+        from . import crepe
+
+        self._torch, self._crepe = _torch(threads), crepe
+        self._model = self._crepe.load(weights or weights_of(self.name))
 
     def window(self, fresh: int) -> int:
         """The fresh frames, half a window of the network and the median before them."""
-        return (fresh + math.ceil(crepe.WINDOW / 2 / HOP) + self._SPAN) * HOP
+        return (fresh + math.ceil(self._crepe.WINDOW / 2 / HOP) + self._SPAN) * HOP
 
     def prepare(self, samples: int) -> None:
         """Run once: the first run is slow."""
@@ -220,9 +226,9 @@ class Crepe:
         """See `PitchExtractor`."""
         if audio.shape[0] < HOP or not np.any(audio):
             return np.zeros(audio.shape[0] // HOP, np.float32)
-        with torch.inference_mode():
-            parts = [self._model(torch.from_numpy(part)).numpy() for part in crepe.windows(audio, HOP)]
-        hz = rmvpe.decode(np.concatenate(parts), self._THRESHOLD)
+        with self._torch.inference_mode():
+            parts = [self._model(self._torch.from_numpy(p)).numpy() for p in self._crepe.windows(audio, HOP)]
+        hz = salience.decode(np.concatenate(parts), self._THRESHOLD)
         around = np.lib.stride_tricks.sliding_window_view(np.pad(hz, self._SPAN // 2, mode="edge"), self._SPAN)
         smooth = np.median(around, axis=1)
         loud = np.array([np.any(audio[t * HOP : (t + 1) * HOP]) for t in range(hz.shape[0])])
@@ -244,6 +250,14 @@ class Autocorrelation:
     def track(self, audio: Array) -> Array:
         """See `PitchExtractor`."""
         return autocorrelation.track(np.nan_to_num(audio))
+
+
+def _torch(threads: int) -> Any:
+    """torch on so many threads; imported where a method needs it, for it takes 200 MB and a second."""
+    import torch
+
+    torch.set_num_threads(max(1, threads))
+    return torch
 
 
 def weights_of(method: str) -> Path:

@@ -18,7 +18,7 @@ from ..base import ModelUnusable
 from ..rvc import torchfile
 from ..rvc.weights import folded
 from .mel import BANDS, FLOOR, HOP, RATE_HZ, WINDOW, triangles
-from .rmvpe import BINS
+from .salience import BINS
 
 Array = NDArray[np.float32]
 

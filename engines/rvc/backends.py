@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
@@ -12,17 +13,14 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..base import BackendUnavailable, OutOfMemory, Placement
-from ..graphs import CudaCapturer, GraphReplay, allowed
 from .networks import AnyArray, Network, Shape
 
 Array = NDArray[np.float32]
@@ -68,62 +66,20 @@ class Backend(Protocol):
 def _memory(what: str) -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(f"no room on the device for {what}") from error
     except MemoryError as error:
         raise OutOfMemory(f"no room in memory for {what}") from error
 
 
-class Eager:
-    """Torch as it is; on a CUDA card of capability 8.0 and above by graph replay."""
+class Closed:
+    """Stands in a voice that was closed: it runs nothing."""
 
     name = "eager"
-
-    def __init__(self, device: str = "cpu", precision: str = "fp32", threads: int = 1) -> None:
-        self.precision = precision if device != "cpu" and precision in ("fp16", "bf16") else "fp32"
-        self.providers: tuple[str, ...] = ()
-        self._type = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision, torch.float32)
-        try:
-            self._device = torch.device("cpu" if device == "cpu" else device)
-            torch.zeros(1, device=self._device)
-        except (RuntimeError, AssertionError) as error:
-            raise BackendUnavailable(f"the device {device} cannot be used: {error}", device=device) from error
-        self._graphs = self._device.type == "cuda" and allowed(torch.cuda.get_device_capability(self._device))
-        # A graph is captured and replayed on one thread, while a voice is opened, prepared and run on others.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="graphs") if self._graphs else None
-        if self._device.type == "cpu":
-            torch.set_num_threads(max(1, threads))
+    precision = "fp32"
+    providers: tuple[str, ...] = ()
 
     def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
-        """The module itself; on a card that replays graphs, one is captured for these shapes."""
-        if self._thread is not None:
-            made = self._thread.submit(self._stage, network, shapes).result()
-            thread = self._thread
-            return lambda *inputs: thread.submit(made, *inputs).result()
-        return self._stage(network, shapes)
-
-    def _stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
-        with _memory(network.role):
-            module = network.module.to(self._device)
-            if self._type != torch.float32:
-                module = module.to(self._type)
-        call: Callable[..., Any] = module
-        if self._graphs:
-            call = replay = GraphReplay(module, CudaCapturer(str(self._device)))
-            with torch.no_grad():
-                replay.prepare(*(self._moved(a) for a in examples(network, shapes)))
-
-        def run(*inputs: AnyArray) -> Array:
-            # Inference mode would make tensors that a graph cannot be replayed into.
-            with _memory(network.role), torch.no_grad():
-                out = call(*(self._moved(i) for i in inputs))
-                return np.ascontiguousarray(out.float().cpu().numpy())
-
-        return run
-
-    def _moved(self, values: AnyArray) -> torch.Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
-        return tensor.to(self._type) if tensor.is_floating_point() else tensor
+        """Refuses."""
+        raise BackendUnavailable("the voice is closed")
 
 
 def examples(network: Network, shapes: Sequence[Shape], seed: int = 1) -> tuple[AnyArray, ...]:
@@ -230,6 +186,8 @@ class OpenVino:
         known = self._models.get(network.key + network.role)
         if known is not None:
             return known.clone()
+        import torch
+
         tensors = tuple(torch.from_numpy(e.copy()) for e in network.example)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tracing warns of every size that it takes for a constant
@@ -306,6 +264,8 @@ class OnnxRuntime:
         known = self._graphs.get(network.key + network.role)
         if known is not None:
             return known
+        import torch
+
         names = [f"input_{i}" for i in range(len(network.example))]
         axes = {
             name: {axis: f"{name}_{axis}" for axis in range(1, example.ndim)}
@@ -449,10 +409,9 @@ def choose(
     """
     device = placement.device
     if device != "cpu":
-        return Choice(Eager(device, placement.precision, placement.threads), (), ())
-    eager = Eager("cpu", "fp32", placement.threads)
+        return Choice(_eager(placement), (), ())
     if placement.backend == "eager":
-        return Choice(eager, (), ())
+        return Choice(_eager(placement), (), ())
     candidates = _candidates(placement)
     fallbacks: list[str] = []
     prepared = False
@@ -467,7 +426,7 @@ def choose(
                 known = _verdict(backend, networks, placement.cache_dir)
                 if known is None:
                     raise BackendUnavailable("its exports could not be kept on disk")
-            worst, faster = known or _checked(backend, eager, networks, placement.cache_dir)
+            worst, faster = known or _checked(backend, _eager(placement), networks, placement.cache_dir)
         except BackendUnavailable as error:
             fallbacks.append(f"not {kind.name} {precision}: {error}")
             continue
@@ -480,7 +439,14 @@ def choose(
             fallbacks.append(f"not {kind.name} {precision}: slower than torch here")
             continue
         return Choice(backend, tuple(fallbacks), (f"{kind.name} {precision}: {worst:.0f} dB against torch",))
-    return Choice(eager, tuple(fallbacks), ())
+    return Choice(_eager(placement), tuple(fallbacks), ())
+
+
+def _eager(placement: Placement) -> Backend:
+    """torch where the placement says; imported only now, for it takes 200 MB that compiled networks do without."""
+    from .eager import Eager
+
+    return Eager(placement.device, placement.precision, placement.threads)
 
 
 def _candidates(placement: Placement) -> list[tuple[type[OpenVino] | type[OnnxRuntime], str]]:
@@ -510,7 +476,7 @@ def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[S
         backend.precision,
         has_amx(),
         os.cpu_count(),
-        torch.__version__,
+        importlib.metadata.version("torch"),
         _version(backend),
     ]
     text = json.dumps(machine) + "".join(n.key + n.role for n, _ in networks)
@@ -536,7 +502,7 @@ def _verdict(
 
 
 def _checked(
-    backend: Backend, eager: Eager, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path | None
+    backend: Backend, eager: Backend, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path | None
 ) -> tuple[float, float]:
     """Measure the worst SNR over all networks and the speed against torch, and keep the verdict."""
     worst, ours, theirs = float("inf"), 0.0, 0.0

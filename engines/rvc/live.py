@@ -9,7 +9,7 @@ from myna.dsp.sola import Sola
 from ..base import Block, Placement, VoiceAsset, VoiceFacts, VoiceParameters
 from ..f0.extractors import PitchExtractor
 from ..f0.pitch import autotuned, coarse, gaps_filled, transposed
-from ..f0.rmvpe import MULTIPLE
+from ..f0.salience import MULTIPLE
 from .features import doubled, protected
 from .geometry import HOP_16K, RATE_16K, Geometry, formant_step, plan
 from .models import Models

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +21,24 @@ from ..base import (
     VoiceFacts,
     VoiceParameters,
 )
-from ..f0 import rmvpe
 from ..f0.extractors import Autocorrelation, Crepe, Fcpe, PitchExtractor, Rmvpe, Swift, World, refuse
+from ..f0.salience import MULTIPLE
 from ..index import Retrieval
 from . import embedder as embedder_file
-from . import hubert
-from .backends import Choice, Eager, Stage, choose, examples, give_memory_back
+from .backends import Choice, Closed, Stage, choose, examples, give_memory_back
 from .checkpoint import VoiceFile, content_hash
 from .export import elsewhere
 from .geometry import FORMANT_LIMIT
+from .merge import read_merge
 from .needs import required
-from .networks import AudioOf, LatentOf, Network, Shape
+from .networks import Network, Shape
 from .onnxfile import OnnxVoice
 from .onnxparts import EXPORT_NOTE, PROVIDERS, OnnxParts
 from .opening import open_any
 from .source import Merge
-from .synthesizer import build, read_merge
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Array = NDArray[np.float32]
 
@@ -85,7 +88,7 @@ class Models:
         self.content = Network(
             "content",
             _key(embedder) + self.voice.version,
-            lambda: hubert.load(embedder, voice.version),
+            lambda: _content(embedder, voice.version),
             (np.zeros((1, 16 * 320 + 80), np.float32),),
         )
         sid = np.zeros(1, np.int64)
@@ -94,17 +97,15 @@ class Models:
         z = np.zeros((1, self.channels, 8), np.float32)
         pitch = (np.ones((1, 40), np.int64),) if self.merge else ()
         source = (np.zeros((1, 1, 8 * self.hop), np.float32),) if self.merge else ()
-        self.latent = Network("latent", key, lambda: LatentOf(build(_own(voice)).front), (phone, noise, sid, *pitch))
-        self.audio = Network("audio", key, lambda: AudioOf(build(_own(voice)).back), (z, sid, *source))
+        self.latent = Network("latent", key, lambda: _latent(voice), (phone, noise, sid, *pitch))
+        self.audio = Network("audio", key, lambda: _audio(voice), (z, sid, *source))
         if isinstance(voice, OnnxVoice) and not here:  # the child that exports has nothing to do with it
             loaded = OnnxParts(voice, placement.threads)
             self.latent.run, self.audio.run = loaded.latent, loaded.audio
         self.pitch: Network | None = None
         if self.rmvpe_path is not None and self.merge is not None:
             path = self.rmvpe_path
-            self.pitch = Network(
-                "pitch", _key(path), lambda: rmvpe.load(path), (np.zeros((1, 128, rmvpe.MULTIPLE), np.float32),)
-            )
+            self.pitch = Network("pitch", _key(path), lambda: _pitch(path), (np.zeros((1, 128, MULTIPLE), np.float32),))
         for network in (self.content, self.latent, self.audio, self.pitch):
             if network is not None:
                 network.together = placement.device == "cpu"
@@ -142,7 +143,7 @@ class Models:
             networks.append((self.latent, self.latent_shapes(total, tail)))
             networks.append((self.audio, self.audio_shapes(rendered)))
         if self.pitch is not None:
-            networks.append((self.pitch, [(1, 128, 2 * rmvpe.MULTIPLE)]))
+            networks.append((self.pitch, [(1, 128, 2 * MULTIPLE)]))
         prepare = None
         if not here and placement.cache_dir is not None:
             prepare = partial(elsewhere, self.asset, placement)
@@ -217,9 +218,9 @@ class Models:
         if method in ("dio", "harvest"):
             return World(method)
         if method == "fcpe":
-            return Fcpe()
+            return Fcpe(threads=self.placement.threads)
         if method == "crepe":
-            return Crepe(tiny=light)
+            return Crepe(tiny=light, threads=self.placement.threads)
         if method == "pm":
             return Autocorrelation()
         raise refuse(method, self.pitch is not None)
@@ -296,7 +297,36 @@ class Models:
             if network is not None:
                 network.release()
                 network.run = None
-        self.choice = Choice(Eager(), (), ())
+        self.choice = Choice(Closed(), (), ())
+
+
+# Each imports torch, which a voice whose networks were exported before never needs.
+
+
+def _content(path: Path, version: str) -> "nn.Module":
+    from .hubert import load
+
+    return load(path, version)
+
+
+def _pitch(path: Path) -> "nn.Module":
+    from ..f0.rmvpe import load
+
+    return load(path)
+
+
+def _latent(voice: VoiceFile | OnnxVoice) -> "nn.Module":
+    from .halves import LatentOf
+    from .synthesizer import build
+
+    return LatentOf(build(_own(voice)).front)
+
+
+def _audio(voice: VoiceFile | OnnxVoice) -> "nn.Module":
+    from .halves import AudioOf
+    from .synthesizer import build
+
+    return AudioOf(build(_own(voice)).back)
 
 
 def _own(voice: VoiceFile | OnnxVoice) -> VoiceFile:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +10,7 @@ from .checkpoint import VoiceFile
 from .decoder import Decoder
 from .encoder import TextEncoder
 from .flow import REACH_FRAMES, Flow
+from .merge import MERGE_NAMES, read_merge
 from .source import Merge
 from .weights import folded
 
@@ -69,24 +69,6 @@ class Synthesizer:
     speakers: int
 
 
-_MERGE = ("dec.m_source.l_linear.weight", "dec.m_source.l_linear.bias")
-
-
-def read_merge(voice: VoiceFile) -> Merge | None:
-    """The trained last step of the sine source, None for a voice without f0.
-
-    Raises:
-        ModelUnusable: a voice with f0 lacks it.
-    """
-    if not voice.has_f0:
-        return None
-    try:
-        weight, bias = (float(np.asarray(voice.weights[name].read(), np.float32).reshape(-1)[0]) for name in _MERGE)
-    except (KeyError, IndexError) as error:
-        raise ModelUnusable(f"{voice.path.name} says it has f0 but holds no sine source ({error})") from error
-    return Merge(weight, bias)
-
-
 def build(voice: VoiceFile) -> Synthesizer:
     """Build and fill the networks of `voice`, in float32, ready to infer.
 
@@ -121,7 +103,7 @@ def build(voice: VoiceFile) -> Synthesizer:
     whole.enc_p, whole.flow, whole.dec, whole.emb_g = enc_p, flow, dec, emb_g
     state = folded(voice.weights, where=voice.path.name)
     merge = read_merge(voice)
-    for name in _MERGE:
+    for name in MERGE_NAMES:
         state.pop(name, None)
     # Left over by some trainers; inference never reads it.
     state = {name: value for name, value in state.items() if not name.startswith("enc_q.")}

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from myna.engines.base import MissingAsset, ModelUnusable, ParameterRefused
-from myna.engines.f0 import crepe, fcpe, mel, pitch, rmvpe
+from myna.engines.f0 import crepe, fcpe, mel, pitch
 from myna.engines.f0.extractors import (
     Autocorrelation,
     Crepe,
@@ -23,6 +23,7 @@ from myna.engines.f0.extractors import (
     refuse,
     weights_of,
 )
+from myna.engines.f0.salience import decode
 
 Array = NDArray[np.float32]
 
@@ -110,7 +111,7 @@ def test_rmvpe_windows_are_whole_multiples_and_its_frames_stand_on_the_grid() ->
     assert seen == [(1, 128, 32)]
     assert track.shape == (31,)
     assert np.allclose(track, 10 * 2 ** ((20 * 200 + 1997.3794084376191) / 1200))
-    assert not rmvpe.decode(np.zeros((3, 360), np.float32)).any()
+    assert not decode(np.zeros((3, 360), np.float32)).any()
 
 
 def test_mel_of_short_audio() -> None:

@@ -1,6 +1,8 @@
 """Backends: each network equals torch within the stated SNR, exports are kept, and a refusal has its reason."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from tiny_models import PLAIN, asset
 
 from myna.engines.base import BackendUnavailable, Placement
 from myna.engines.rvc import backends
-from myna.engines.rvc.backends import Eager, OnnxRuntime, OpenVino, choose, examples, snr_db
+from myna.engines.rvc.backends import OnnxRuntime, OpenVino, choose, examples, snr_db
+from myna.engines.rvc.eager import Eager
 from myna.engines.rvc.live import RvcLive
 from myna.engines.rvc.models import Models
 from myna.engines.rvc.networks import Network, Shape
@@ -267,6 +270,59 @@ def test_a_failed_export_falls_back_with_its_reason(models: Models, tmp_path: Pa
     assert calls == [1]
     kept_nowhere = choose(Placement(backend="openvino", cache_dir=tmp_path), all_of(models), lambda: None)
     assert any("kept on disk" in f for f in kept_nowhere.fallbacks)
+
+
+WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+import numpy as np
+from myna.engines.base import Placement, VoiceAsset, VoiceParameters
+from myna.engines.rvc.live import RvcLive
+
+model, embedder, rmvpe, cache = map(Path, sys.argv[1:])
+asset = VoiceAsset(id="v", engine="rvc", files={"model": model, "embedder": embedder, "rmvpe": rmvpe})
+placement = Placement(backend="openvino", precision="fp32", cache_dir=cache)
+live = RvcLive(asset, placement, VoiceParameters(f0_method="rmvpe", context_ms=300.0), 48000)
+live.prepare(4800)
+sound = (0.1 * np.random.default_rng(0).standard_normal(9600)).astype(np.float32)
+assert np.any(live.process(sound[:4800])) or np.any(live.process(sound[4800:]))
+live.reset()
+live.close()
+print(live.facts.backend if "torch" not in sys.modules else "torch was imported")
+"""
+
+
+def test_a_voice_that_was_exported_before_runs_without_torch(folder: Path, exports: Path) -> None:
+    """Importing torch takes 200 MB of a live worker that would never call it."""
+    files = asset(folder, rmvpe=True).files
+    Models(asset(folder, rmvpe=True), Placement(backend="openvino", precision="fp32", cache_dir=exports)).close()
+    command = [
+        sys.executable,
+        "-c",
+        WITHOUT_TORCH,
+        *(str(files[r]) for r in ("model", "embedder", "rmvpe")),
+        str(exports),
+    ]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.strip() == "eager"  # of a closed voice
+
+
+def test_a_backend_that_breaks_after_its_check_leaves_torch_to_run_the_voice(
+    folder: Path, exports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placement = Placement(backend="openvino", precision="fp32", cache_dir=exports)
+    Models(asset(folder, rmvpe=True), placement).close()
+
+    def broken(*_: object) -> None:
+        raise BackendUnavailable("the driver is gone")
+
+    monkeypatch.setattr(backends.OpenVino, "__init__", broken)
+    live = RvcLive(asset(folder, rmvpe=True), placement, replace(PLAIN, context_ms=300.0), 48000)
+    assert live.facts.backend == "eager"
+    assert live.facts.fallbacks == ("not openvino fp32: the driver is gone",)
+    sound = (0.1 * np.random.default_rng(0).standard_normal(9600)).astype(np.float32)
+    assert np.any(np.concatenate([live.process(b) for b in sound.reshape(-1, 4800)]))
 
 
 def test_snr() -> None:
