@@ -116,6 +116,14 @@ def job_number(job: str) -> int | None:
     return int(digits) if job == job_id(int(digits)) else None
 
 
+def number_of(job: str) -> int:
+    """The number in a job's id. MynaError("not_found") if it is none."""
+    number = job_number(job)
+    if number is None:
+        raise MynaError("not_found", f"There is no job {job!r}. `myna jobs` lists them.", job=job)
+    return number
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
