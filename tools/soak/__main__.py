@@ -2,7 +2,7 @@
 
     python3 tools/dev.py soak --simulated 8h [--seed N]
     python3 tools/dev.py soak --real 10m [--seed N]
-    python3 tools/dev.py soak --drift 8h | --kills 100 | --deaf 30m
+    python3 tools/dev.py soak --drift 8h | --kills 100 | --deaf 30m | --deaf 8h --at-once
 
 Ends with a table of the laws, each with its figure (`--json`: one line of JSON); exit 1 if one does not hold.
 """
@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--drift", type=seconds, metavar="TIME", help="simulated clocks that run apart, e.g. 8h")
     parser.add_argument("--kills", type=int, metavar="N", help="kill a real worker so many times at random moments")
     parser.add_argument("--deaf", type=seconds, metavar="TIME", help="real clients that never read, e.g. 30m")
+    parser.add_argument("--at-once", action="store_true", help="with --deaf: what that time brings, without its pauses")
     parser.add_argument("--seed", type=int, default=1, help="equal seeds meet equal events [1]")
     parser.add_argument("--json", action="store_true", help="the table as one line of JSON")
     options = parser.parse_args()
@@ -58,9 +59,9 @@ def main() -> int:
 
         runs.append(lambda: kill_workers(options.kills, options.seed))
     if options.deaf is not None:
-        from tools.soak.deaf_clients import deafen
+        from tools.soak.deaf_clients import deafen, deafen_at_once
 
-        runs.append(lambda: deafen(options.deaf, options.seed))
+        runs.append(lambda: deafen_at_once(options.deaf) if options.at_once else deafen(options.deaf, options.seed))
     if not runs:
         parser.error("say --simulated, --drift, --real, --kills or --deaf")
     held = [run().tell(as_json=options.json) for run in runs]
