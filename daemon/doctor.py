@@ -11,7 +11,7 @@ from pathlib import Path
 from myna.control.contract import DoctorReply, Finding, SessionStatus, Warning_
 from myna.daemon.audio.enumerate import list_in_child
 from myna.daemon.settings import SettingsFile
-from myna.daemon.voices import VoiceLibrary
+from myna.daemon.voices.library import VoiceLibrary
 
 PACKAGES = {
     "numpy": "daemon", "scipy": "daemon", "sounddevice": "daemon", "soundfile": "daemon", "soxr": "daemon",

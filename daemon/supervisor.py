@@ -57,7 +57,7 @@ from myna.daemon.route.alsa import worker_environment
 from myna.daemon.service.notify import Notifier, Watchdog
 from myna.daemon.sessions import rss_bytes
 from myna.daemon.settings import SettingsFile
-from myna.daemon.voices import VoiceLibrary
+from myna.daemon.voices.library import VoiceLibrary
 from myna.daemon.wire import Deferred, Server
 from myna.engines import registry
 
@@ -130,7 +130,8 @@ class Supervisor:
         threading.Thread(target=self._run_slow, name="slow-work", daemon=True).start()
         self.placing.start()
         self.jobs.start()
-        connection.write_connection(self.state, self.server.connection())
+        here = self.server.connection()
+        connection.write_connection(self.state, here)
         log.info("ready, pid %d, %s", os.getpid(), self.server.endpoint)
         print(f"mynad ready pid={os.getpid()} endpoint={self.server.endpoint}", flush=True)
         if self._resume:
@@ -140,6 +141,7 @@ class Supervisor:
         told = ""
         devices: set[str] = set()
         while not self._stop.wait(TICK_S):
+            self._stay_reachable(here)
             if watchdog.due(time.monotonic(), self.live.heartbeat()):
                 notifier.alive()
             if (words := self.live.summary()) != told:
@@ -150,6 +152,14 @@ class Supervisor:
         self._close()
         notifier.close()
         return 0
+
+    def _stay_reachable(self, here: connection.Connection) -> None:
+        """Without its connection file no client finds the daemon: somebody who tidies up must not cut it off."""
+        try:
+            if self.state.is_dir() and connection.mend_connection(self.state, here):
+                log.warning("the connection file was gone or damaged, and is written anew")
+        except MynaError as error:
+            log.debug("the connection file can't be written: %s", error)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         if self._stop.is_set():  # the second one forces

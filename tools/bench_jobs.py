@@ -28,7 +28,7 @@ from myna.daemon import media
 from myna.daemon.jobs.parameters import resolved
 from myna.daemon.jobs.queue import JobQueue
 from myna.daemon.settings import Settings
-from myna.daemon.voices import VoiceLibrary
+from myna.daemon.voices.library import VoiceLibrary
 from myna.engines import registry
 from myna.engines.base import Placement, VoiceParameters
 

@@ -26,7 +26,7 @@ import soundfile
 from myna.control.contract import JobInfo, JobsList, JobSpec, JobsSubmit
 from myna.daemon.jobs.queue import JobQueue
 from myna.daemon.settings import Settings
-from myna.daemon.voices import VoiceLibrary
+from myna.daemon.voices.library import VoiceLibrary
 from myna.engines import registry
 
 RATE_HZ = 16_000

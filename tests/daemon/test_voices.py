@@ -12,7 +12,9 @@ import pytest
 
 from myna.control.contract import VoiceInfo
 from myna.control.errors import MynaError
-from myna.daemon.voices import Inspection, VoiceLibrary, inspect_in_child, inspection_from, voice_id
+from myna.daemon.voices.inspection import Inspection, inspect_in_child, inspection_from
+from myna.daemon.voices.library import VoiceLibrary
+from myna.daemon.voices.names import voice_id
 from myna.engines.base import Capabilities, EngineSpec, VoiceAsset
 
 
@@ -437,7 +439,7 @@ def test_a_child_that_prints_nonsense() -> None:
 
 
 def test_the_library_needs_neither_numpy_nor_torch() -> None:
-    code = "import sys, myna.daemon.voices; print([m for m in ('numpy', 'torch') if m in sys.modules])"
+    code = "import sys, myna.daemon.voices.library; print([m for m in ('numpy', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from myna.control.contract import JobInfo, JobSpec, JobsSubmit
 from myna.daemon.jobs.queue import JobQueue
 from myna.daemon.settings import Settings
-from myna.daemon.voices import VoiceLibrary
+from myna.daemon.voices.library import VoiceLibrary
 from myna.engines import registry
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx_exports import DrawingItself, Whole, write_export
 from tiny_models import EAGER, PLAIN, asset
 
-from myna.daemon.voices import VoiceLibrary
+from myna.daemon.voices.library import VoiceLibrary
 from myna.engines.base import MissingAsset, ModelUnusable, ParameterRefused, Placement, VoiceAsset
 from myna.engines.rvc import SPEC, onnxfile
 from myna.engines.rvc.backends import snr_db

@@ -1,34 +1,21 @@
 """The voice library: built-in voices, the user's own, and the models that voices share."""
 
-import contextlib
 import difflib
-import errno
 import hashlib
-import json
-import os
 import secrets
-import shutil
-import subprocess
-import sys
 import threading
 import time
-import tomllib
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import msgspec
-import tomlkit
-
-from myna.control.contract import LiveSettings, VoiceInfo
+from myna.control.contract import VoiceInfo
 from myna.control.errors import MynaError
-
-if TYPE_CHECKING:  # the supervisor asks for names only; the engines' interface pulls in numpy
-    from myna.engines.base import EngineSpec, VoiceAsset
-
-Scalar = bool | int | float | str | None
+from myna.daemon.voices.description import DESCRIPTION, Description, copy_in, read, read_presets, write, write_presets
+from myna.daemon.voices.disk import copy_synced, remove_quietly, sha256_of, stamp, state_errors
+from myna.daemon.voices.inspection import Inspection, Inspector, inspect_in_child
+from myna.daemon.voices.names import printable, voice_id
+from myna.daemon.voices.values import Scalar, check_values, merged, scalars
+from myna.engines.base import EngineSpec, VoiceAsset
 
 MODEL_SUFFIXES = (".pth", ".pt", ".onnx", ".safetensors")
 INDEX_SUFFIX = ".index"
@@ -37,123 +24,6 @@ ASSET_NAMES: dict[str, tuple[str, ...]] = {
     "embedder": ("hubert_base", "contentvec_base", "contentvec"),
     "rmvpe": ("rmvpe",),
 }
-FILE_FORMAT = 1
-INSPECT_TIMEOUT_S = 90.0
-_RESERVED = {"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10)}
-_PRESETS = "presets.toml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
-    """What a model file turned out to be.
-
-    `kind` is `voice`, `index`, or a role of ASSET_NAMES; anything else is refused.
-    """
-
-    kind: str
-    engine: str = "rvc"
-    facts: Mapping[str, Scalar] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-
-
-Inspector = Callable[[Path], Inspection]
-
-
-def inspect_in_child(path: Path, timeout_s: float = INSPECT_TIMEOUT_S) -> Inspection:
-    """Look into a model file in a process of its own: the supervisor never loads torch, nor trusts a file.
-
-    The child prints one JSON object with `kind`, `engine`, `facts`, `problems`, or `error` (a message).
-
-    Raises:
-        MynaError: `missing_asset` where the packages for it are not installed; `model_unusable` where the
-            file can't be read, or kills or stalls its reader.
-    """
-    command = [sys.executable, "-m", "myna.engines.rvc.inspect", str(path)]
-    name = _printable(path.name)
-    try:
-        child = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as error:
-        raise MynaError(
-            "model_unusable", f"{name} could not be read within {timeout_s:.0f} s.", path=str(path)
-        ) from error
-    stderr = child.stderr.decode("utf-8", "replace")
-    lines = child.stdout.decode("utf-8", "replace").strip().splitlines()
-    told: object = None
-    if lines:
-        with contextlib.suppress(ValueError):
-            told = json.loads(lines[-1])
-    if not isinstance(told, dict):
-        if "No module named" in stderr:
-            missing = stderr.strip().splitlines()[-1]
-            raise MynaError(
-                "missing_asset",
-                f"Model files can't be read here ({missing}). To be able to: pip install 'myna[rvc]'.",
-                path=str(path),
-            )
-        last = stderr.strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
-        raise MynaError("model_unusable", f"{name} could not be read: {last[0]}", path=str(path))
-    return inspection_from(told, path)
-
-
-def inspection_from(told: Mapping[str, Any], path: Path) -> Inspection:
-    """What a child printed, checked: only plain values go on."""
-    if told.get("error"):
-        raise MynaError("model_unusable", str(told["error"]), path=str(path))
-    facts = told.get("facts")
-    problems = told.get("problems")
-    return Inspection(
-        kind=str(told.get("kind", "unknown")),
-        engine=str(told.get("engine", "rvc")),
-        facts=_scalars(facts) if isinstance(facts, dict) else {},
-        problems=tuple(str(p) for p in problems) if isinstance(problems, list | tuple) else (),
-    )
-
-
-def _scalars(values: Mapping[str, object]) -> dict[str, Scalar]:
-    return {str(k): v for k, v in values.items() if v is None or isinstance(v, bool | int | float | str)}
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def voice_id(name: str) -> str:
-    """A safe id from a file's stem: letters and digits of any script, `-`, `_`, `.`; a folder name anywhere.
-
-    `Ana (v2) 🎤` → `Ana-v2`; `..` → `voice`; `con` → `voice-con`. At most 64 characters.
-    """
-    text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode("utf-8"))
-    kept = "".join(c if c.isalnum() or c in "-_." else " " for c in text)
-    slug = "-".join(kept.split()).strip("-._")[:64]
-    while len(slug.encode()) > 200:  # a name on disk has at most 255 bytes, and a letter has up to four
-        slug = slug[:-1]
-    slug = slug.strip("-._")
-    if not slug:
-        return "voice"
-    if slug.split(".")[0].lower() in _RESERVED:
-        return f"voice-{slug}"
-    return slug
-
-
-@dataclass(slots=True)
-class _File:
-    name: str
-    sha256: str
-    size: int
-    mtime_ns: int
-    source_name: str
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A user's voice as its `voice.toml` tells it."""
-
-    engine: str
-    added: float
-    files: dict[str, _File]
-    facts: dict[str, Scalar]
-    problems: list[str]
-    defaults: dict[str, Scalar]
 
 
 class VoiceLibrary:
@@ -167,7 +37,7 @@ class VoiceLibrary:
     def __init__(
         self,
         state_dir: Path,
-        specs: Iterable["EngineSpec"],
+        specs: Iterable[EngineSpec],
         *,
         in_use: Callable[[str], str | None] = lambda _: None,
         inspector: Inspector = inspect_in_child,
@@ -192,7 +62,7 @@ class VoiceLibrary:
         self._lock = threading.RLock()
         for folder in (self.voices_dir, self.assets_dir):
             for left in [*folder.glob(".removed-*"), *folder.glob(".new-*"), *folder.glob("*/.new-*")]:
-                _remove_quietly(left)
+                remove_quietly(left)
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -200,7 +70,7 @@ class VoiceLibrary:
         """All ids: built-in voices first, then the user's, by name."""
         own = []
         if self.voices_dir.is_dir():
-            own = [p.name for p in self.voices_dir.iterdir() if (p / "voice.toml").is_file()]
+            own = [p.name for p in self.voices_dir.iterdir() if (p / DESCRIPTION).is_file()]
         return [*self._built_in, *sorted(i for i in own if not i.startswith(".") and i not in self._built_in)]
 
     def infos(self) -> tuple[VoiceInfo, ...]:
@@ -218,15 +88,13 @@ class VoiceLibrary:
             self._refresh(voice)
         return self._info(voice, thorough=True)
 
-    def resolve(self, voice: str) -> "VoiceAsset":
+    def resolve(self, voice: str) -> VoiceAsset:
         """What an engine needs to open a voice: its files and the shared models that are there.
 
         Raises:
             MynaError: `not_found`; `missing_asset` where its engine or a file of it is gone; `model_unusable`
                 where its description is damaged.
         """
-        from myna.engines.base import VoiceAsset
-
         self._require(voice)
         shared = self.assets()
         if voice in self._built_in:
@@ -235,7 +103,7 @@ class VoiceLibrary:
                 id=asset.id,
                 engine=asset.engine,
                 files={**shared, **asset.files},
-                defaults={**asset.defaults, **self._presets().get(voice, {})},
+                defaults={**asset.defaults, **read_presets(self.voices_dir).get(voice, {})},
                 description=asset.description,
                 unchanged=asset.unchanged,
             )
@@ -264,9 +132,9 @@ class VoiceLibrary:
             entry = self._read(voice)
             for role, file in sorted(entry.files.items()):
                 path = self.voices_dir / voice / file.name
-                digest.update(f"{role}\0{file.sha256}\0{_stamp(path)}\n".encode())
+                digest.update(f"{role}\0{file.sha256}\0{stamp(path)}\n".encode())
         for role, path in sorted(self.assets().items()):
-            digest.update(f"{role}\0{_stamp(path)}\n".encode())
+            digest.update(f"{role}\0{stamp(path)}\n".encode())
         return digest.hexdigest()[:16]
 
     def assets(self) -> dict[str, Path]:
@@ -286,7 +154,7 @@ class VoiceLibrary:
         by_fold = {k.casefold(): k for k in known}
         near = [by_fold[m] for m in difflib.get_close_matches(voice.casefold(), by_fold, n=3, cutoff=0.5)]
         hint = f" Did you mean {near[0]}?" if near else " `myna voices list` shows what there is."
-        raise MynaError("not_found", f"There is no voice {_printable(voice)!r}.{hint}", voice=voice, near=near)
+        raise MynaError("not_found", f"There is no voice {printable(voice)!r}.{hint}", voice=voice, near=near)
 
     def _info(self, voice: str, *, thorough: bool) -> VoiceInfo:
         if voice in self._built_in:
@@ -301,7 +169,7 @@ class VoiceLibrary:
                 description=asset.description,
                 files={role: str(path) for role, path in asset.files.items()},
                 facts={"unchanged": True} if asset.unchanged else {},
-                defaults=_scalars({**asset.defaults, **self._presets().get(voice, {})}),
+                defaults=scalars({**asset.defaults, **read_presets(self.voices_dir).get(voice, {})}),
                 problems=tuple(problems),
             )
         try:
@@ -365,15 +233,15 @@ class VoiceLibrary:
         index = index or found_index
         for wanted in (path, index):
             if wanted is not None and not wanted.is_file():
-                raise MynaError("not_found", f"There is no file {_printable(str(wanted))}.", path=str(wanted))
+                raise MynaError("not_found", f"There is no file {printable(str(wanted))}.", path=str(wanted))
         if id is not None and id != voice_id(id):
-            raise MynaError("bad_request", f"{_printable(id)!r} can't be a voice's id; {voice_id(id)!r} can.", id=id)
+            raise MynaError("bad_request", f"{printable(id)!r} can't be a voice's id; {voice_id(id)!r} can.", id=id)
         if path.suffix.lower() == INDEX_SUFFIX:
             return self._add_index(path, id)
         if path.suffix.lower() not in MODEL_SUFFIXES:
             raise MynaError(
                 "model_unusable",
-                f"{_printable(path.name)} is no model; {', '.join(MODEL_SUFFIXES)} or {INDEX_SUFFIX} is.",
+                f"{printable(path.name)} is no model; {', '.join(MODEL_SUFFIXES)} or {INDEX_SUFFIX} is.",
                 path=str(path),
             )
         found = self._inspect(path)
@@ -382,7 +250,7 @@ class VoiceLibrary:
         if found.kind != "voice":
             raise MynaError(
                 "model_unusable",
-                f"{_printable(path.name)} is no voice, but {found.kind}.",
+                f"{printable(path.name)} is no voice, but {found.kind}.",
                 path=str(path),
                 kind=found.kind,
             )
@@ -398,7 +266,7 @@ class VoiceLibrary:
             raise MynaError("refused", f"There is a voice {twin}, which differs in case only.", id=twin)
         sources = {"model": path} | ({"index": index} if index is not None else {})
         before = self._read_or_none(voice)
-        hashes = {role: _sha256(source) for role, source in sources.items()}
+        hashes = {role: sha256_of(source) for role, source in sources.items()}
         if before is not None and {r: f.sha256 for r, f in before.files.items()} == hashes:
             return self._info(voice, thorough=False)
         if before is not None:
@@ -409,14 +277,14 @@ class VoiceLibrary:
                     id=voice,
                 )
             self._refuse_in_use(voice)
-        with _state_errors(self.voices_dir):
+        with state_errors(self.voices_dir):
             folder = self.voices_dir / voice
             folder.mkdir(parents=True, exist_ok=True)
-            files = {role: _copy_in(source, folder, hashes[role]) for role, source in sources.items()}
+            files = {role: copy_in(source, folder, hashes[role]) for role, source in sources.items()}
             with self._lock:
-                self._write(
-                    voice,
-                    _Entry(
+                write(
+                    folder,
+                    Description(
                         engine=found.engine,
                         added=self._clock(),
                         files=files,
@@ -438,7 +306,7 @@ class VoiceLibrary:
             if not matches:
                 raise MynaError(
                     "bad_request",
-                    f"{_printable(path.name)} names no voice that is here. Give the id of its voice.",
+                    f"{printable(path.name)} names no voice that is here. Give the id of its voice.",
                     voices=own,
                 )
             voice = matches[-1]
@@ -446,17 +314,17 @@ class VoiceLibrary:
             self._require(voice)
             raise MynaError("refused", f"{voice} is built in and takes no index.", id=voice)
         self._refuse_in_use(voice)
-        with _state_errors(self.voices_dir):
-            file = _copy_in(path, self.voices_dir / voice, _sha256(path))
+        with state_errors(self.voices_dir):
+            file = copy_in(path, self.voices_dir / voice, sha256_of(path))
             with self._lock:
                 entry = self._read(voice)
                 entry.files["index"] = file
-                self._write(voice, entry)
+                write(self.voices_dir / voice, entry)
             self._sweep(voice)
         return self._info(voice, thorough=False)
 
     def _must_be_index(self, path: Path) -> None:
-        name = _printable(path.name)
+        name = printable(path.name)
         if path.suffix.lower() != INDEX_SUFFIX or path.stat().st_size == 0:
             raise MynaError("model_unusable", f"{name} is no index.", path=str(path))
         found = self._inspect(path)
@@ -469,16 +337,16 @@ class VoiceLibrary:
         role = found.kind
         target = self.assets_dir / f"{ASSET_NAMES[role][0]}{path.suffix.lower()}"
         present = self.assets().get(role)
-        same = present is not None and _sha256(present) == _sha256(path)
+        same = present is not None and sha256_of(present) == sha256_of(path)
         if present is not None and not same:
             if not replace:
                 raise MynaError("refused", f"There is another {role} already. Replace it if you mean to.", asset=role)
             self._refuse_in_use(role)
         if not same:
-            with _state_errors(self.assets_dir), self._lock:
+            with state_errors(self.assets_dir), self._lock:
                 self.assets_dir.mkdir(parents=True, exist_ok=True)
                 part = self.assets_dir / f".new-{secrets.token_hex(8)}"
-                _copy_synced(path, part)
+                copy_synced(path, part)
                 part.replace(target)
                 if present is not None and present != target:
                     present.unlink(missing_ok=True)
@@ -502,11 +370,11 @@ class VoiceLibrary:
         self._require(voice)
         if voice in self._built_in:
             raise MynaError("refused", f"{voice} is built in and can't be removed.", id=voice)
-        with _state_errors(self.voices_dir), self._lock:
+        with state_errors(self.voices_dir), self._lock:
             self._refuse_in_use(voice)
             gone = self.voices_dir / f".removed-{secrets.token_hex(8)}"
             (self.voices_dir / voice).rename(gone)
-        _remove_quietly(gone)
+        remove_quietly(gone)
 
     def preset(self, voice: str, values: Mapping[str, Scalar]) -> VoiceInfo:
         """Keep default parameters of a voice; None lets one go. All are checked before any is kept.
@@ -517,17 +385,16 @@ class VoiceLibrary:
         self._require(voice)
         engine = self._built_in[voice].engine if voice in self._built_in else self._read(voice).engine
         spec = self._specs.get(engine)
-        _check_values(values, spec.capabilities.parameters if spec is not None else None)
-        with _state_errors(self.voices_dir), self._lock:
+        check_values(values, spec.capabilities.parameters if spec is not None else None)
+        with state_errors(self.voices_dir), self._lock:
             if voice in self._built_in:
-                presets = self._presets()
-                presets[voice] = _merged(presets.get(voice, {}), values)
-                self.voices_dir.mkdir(parents=True, exist_ok=True)
-                _write_toml(self.voices_dir / _PRESETS, {k: v for k, v in presets.items() if v})
+                presets = read_presets(self.voices_dir)
+                presets[voice] = merged(presets.get(voice, {}), values)
+                write_presets(self.voices_dir, presets)
             else:
                 entry = self._read(voice)
-                entry.defaults = _merged(entry.defaults, values)
-                self._write(voice, entry)
+                entry.defaults = merged(entry.defaults, values)
+                write(self.voices_dir / voice, entry)
         return self._info(voice, thorough=False)
 
     def _refuse_in_use(self, voice: str) -> None:
@@ -554,7 +421,7 @@ class VoiceLibrary:
                 continue
             if (now.st_size, now.st_mtime_ns) == (file.size, file.mtime_ns):
                 continue
-            digest = _sha256(path)
+            digest = sha256_of(path)
             if digest != file.sha256 and role == "model":
                 try:
                     found = self._inspect(path)
@@ -567,85 +434,29 @@ class VoiceLibrary:
             file.sha256, file.size, file.mtime_ns = digest, now.st_size, now.st_mtime_ns
             changed = True
         if changed:
-            with _state_errors(self.voices_dir), self._lock:
-                self._write(voice, entry)
+            with state_errors(self.voices_dir), self._lock:
+                write(self.voices_dir / voice, entry)
 
     # --- disk ------------------------------------------------------------------------------------------
 
-    def _presets(self) -> dict[str, dict[str, Scalar]]:
-        try:
-            told = tomllib.loads((self.voices_dir / _PRESETS).read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return {k: _scalars(v) for k, v in told.items() if isinstance(v, dict)}
-
-    def _read_or_none(self, voice: str) -> _Entry | None:
+    def _read_or_none(self, voice: str) -> Description | None:
         try:
             return self._read(voice)
         except MynaError:
             return None
 
-    def _read(self, voice: str) -> _Entry:
-        path = self.voices_dir / voice / "voice.toml"
-        try:
-            told = tomllib.loads(path.read_text("utf-8"))
-            if told["format"] != FILE_FORMAT:
-                raise ValueError(f"format {told['format']}")
-            files = {
-                str(role): _File(
-                    name=_plain_name(f["name"]),
-                    sha256=str(f["sha256"]),
-                    size=int(f["bytes"]),
-                    mtime_ns=int(f["mtime_ns"]),
-                    source_name=str(f.get("source_name", "")),
-                )
-                for role, f in told["files"].items()
-            }
-            return _Entry(
-                engine=str(told["engine"]),
-                added=float(told["added"]),
-                files=files,
-                facts=_scalars(told.get("facts", {})),
-                problems=[str(p) for p in told.get("problems", [])],
-                defaults=_scalars(told.get("defaults", {})),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MynaError(
-                "model_unusable",
-                f"The description of voice {_printable(voice)} is damaged: {error}. Add the voice again.",
-                path=str(path),
-            ) from error
-
-    def _write(self, voice: str, entry: _Entry) -> None:
-        told = {
-            "format": FILE_FORMAT,
-            "engine": entry.engine,
-            "added": entry.added,
-            "problems": entry.problems,
-            "files": {
-                role: {
-                    "name": f.name,
-                    "sha256": f.sha256,
-                    "bytes": f.size,
-                    "mtime_ns": f.mtime_ns,
-                    "source_name": f.source_name.encode("utf-8", "replace").decode("utf-8"),
-                }
-                for role, f in entry.files.items()
-            },
-            "facts": {k: v for k, v in entry.facts.items() if v is not None},  # TOML has no null
-            "defaults": {k: v for k, v in entry.defaults.items() if v is not None},
-        }
-        _write_toml(self.voices_dir / voice / "voice.toml", told)
+    def _read(self, voice: str) -> Description:
+        return read(self.voices_dir / voice)
 
     def _sweep(self, voice: str) -> None:
         """Remove files of the folder that its description no longer names."""
         if self._in_use(voice) is not None:
             return
         entry = self._read(voice)
-        kept = {f.name for f in entry.files.values()} | {"voice.toml"}
+        kept = {f.name for f in entry.files.values()} | {DESCRIPTION}
         for path in (self.voices_dir / voice).iterdir():
             if path.name not in kept and not path.name.startswith(".new-"):
-                _remove_quietly(path)
+                remove_quietly(path)
 
 
 def _one_voice(path: Path) -> tuple[Path, Path | None]:
@@ -657,109 +468,7 @@ def _one_voice(path: Path) -> tuple[Path, Path | None]:
     if len(models) != 1:
         raise MynaError(
             "bad_request",
-            f"The folder {_printable(path.name)} holds {len(models)} models. Name one file.",
+            f"The folder {printable(path.name)} holds {len(models)} models. Name one file.",
             models=[str(p) for p in models],
         )
     return models[0], indexes[0] if len(indexes) == 1 else None
-
-
-def _check_values(values: Mapping[str, Scalar], allowed: frozenset[str] | None) -> None:
-    known = set(LiveSettings.__struct_fields__)
-    if allowed is not None:
-        known &= allowed
-    problems = []
-    for key, value in values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            problems.append(f"{key}: no parameter of this voice" + (f"; did you mean {near[0]}?" if near else ""))
-        elif value is not None:
-            try:
-                msgspec.convert({key: value}, LiveSettings)
-            except msgspec.ValidationError as error:
-                problems.append(f"{key}: {str(error).split(' - at ')[0]}")
-    if problems:
-        raise MynaError("bad_request", "; ".join(problems), problems=problems)
-
-
-def _merged(old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    return {k: v for k, v in {**old, **new}.items() if v is not None}
-
-
-def _plain_name(name: object) -> str:
-    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name or "\\" in name:
-        raise ValueError(f"file name {name!r}")
-    return name
-
-
-def _stamp(path: Path) -> str:
-    try:
-        found = path.stat()
-    except OSError:
-        return "gone"
-    return f"{found.st_size}:{found.st_mtime_ns}"
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise MynaError(
-            "not_found", f"{_printable(path.name)} could not be read: {error.strerror}.", path=str(path)
-        ) from error
-
-
-def _copy_in(source: Path, folder: Path, digest: str) -> _File:
-    """Copy under a name made of the content; what is there already with that content is kept."""
-    target = folder / f"{digest[:32]}{source.suffix.lower()}"
-    if not target.is_file():
-        part = folder / f".new-{secrets.token_hex(8)}"
-        try:
-            _copy_synced(source, part)
-            if _sha256(part) != digest:
-                raise MynaError("busy", f"{_printable(source.name)} changed while it was read. Try again.")
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    found = target.stat()
-    return _File(target.name, digest, found.st_size, found.st_mtime_ns, source.name)
-
-
-def _copy_synced(source: Path, target: Path) -> None:
-    with source.open("rb") as reading, target.open("xb") as writing:
-        shutil.copyfileobj(reading, writing, 1 << 20)
-        writing.flush()
-        os.fsync(writing.fileno())
-
-
-def _write_toml(path: Path, told: Mapping[str, Any]) -> None:
-    part = path.with_name(f".new-{secrets.token_hex(8)}")
-    try:
-        with part.open("x", encoding="utf-8") as file:
-            file.write(tomlkit.dumps(told))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _state_errors(folder: Path) -> Any:
-    """A state directory that can't be written is the world's fault, and told as such."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        cure = "Free some space" if full else "Check the permissions of the state directory"
-        raise MynaError(
-            "state_unwritable", f"{folder} can't be written: {error.strerror}. {cure}.", path=str(folder)
-        ) from error
-
-
-def _remove_quietly(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()

@@ -1,0 +1,1 @@
+"""The voices that a daemon knows, on disk and built in."""

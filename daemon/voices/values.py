@@ -1,0 +1,43 @@
+"""Plain values of a voice: what was found out about it, and its default parameters."""
+
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+
+from myna.control.contract import LiveSettings
+from myna.control.errors import MynaError
+
+Scalar = bool | int | float | str | None
+
+
+def scalars(values: Mapping[str, object]) -> dict[str, Scalar]:
+    """What of a table is plain; the rest is left out."""
+    return {str(k): v for k, v in values.items() if v is None or isinstance(v, bool | int | float | str)}
+
+
+def check_values(values: Mapping[str, Scalar], allowed: frozenset[str] | None) -> None:
+    """MynaError("bad_request") naming every parameter that a voice does not take, or not with that value.
+
+    `allowed`: names that its engine takes; None: the engine is not here.
+    """
+    known = set(LiveSettings.__struct_fields__)
+    if allowed is not None:
+        known &= allowed
+    problems = []
+    for key, value in values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            problems.append(f"{key}: no parameter of this voice" + (f"; did you mean {near[0]}?" if near else ""))
+        elif value is not None:
+            try:
+                msgspec.convert({key: value}, LiveSettings)
+            except msgspec.ValidationError as error:
+                problems.append(f"{key}: {str(error).split(' - at ')[0]}")
+    if problems:
+        raise MynaError("bad_request", "; ".join(problems), problems=problems)
+
+
+def merged(old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The old values, changed by the new ones; None lets one go."""
+    return {k: v for k, v in {**old, **new}.items() if v is not None}
