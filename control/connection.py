@@ -174,6 +174,15 @@ def write_connection(state: Path, connection: Connection) -> Path:
     return path
 
 
+def mend_connection(state: Path, connection: Connection) -> bool:
+    """Write the file again if somebody removed or damaged it; whether that was so. Errors as `write_connection`."""
+    with contextlib.suppress(MynaError):
+        if load_connection(connection_file(state)) == connection:
+            return False
+    write_connection(state, connection)
+    return True
+
+
 def remove_connection(state: Path, pid: int) -> None:
     """Remove the connection file if it is that of process `pid`; never somebody else's."""
     path = connection_file(state)
@@ -198,14 +207,20 @@ def load_connection(path: Path) -> Connection:
             "unreachable", "No daemon is running; start one with `myna up` or `mynad`.", path=str(path)
         ) from None
     except OSError as error:
-        raise MynaError("not_allowed", f"{path} can't be read: {error.strerror or error}.", path=str(path)) from error
+        raise MynaError(
+            "not_allowed",
+            f"{path} can't be read: {error.strerror or error}. Mend that, or set MYNA_STATE_DIR.",
+            path=str(path),
+        ) from error
     if hasattr(os, "getuid") and found.st_uid not in (os.getuid(), 0):
         raise _foreign(path, found.st_uid)
     try:
         return msgspec.json.decode(data, type=Connection)
     except msgspec.MsgspecError as error:
         raise MynaError(
-            "config_invalid", f"{path} is damaged ({error}); restart the daemon.", path=str(path)
+            "config_invalid",
+            f"{path} is damaged ({error}). A running daemon mends it at once: try again; else `myna up` starts one.",
+            path=str(path),
         ) from error
 
 

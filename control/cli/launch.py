@@ -33,11 +33,12 @@ def require_daemon_package() -> None:
 
 
 def running_daemon(client: Client) -> HelloReply | None:
-    """The daemon, if one answers. MynaError other than `unreachable` passes."""
+    """The daemon, if one answers. MynaError passes, but where starting one is the cure."""
     try:
         return client.hello()
     except MynaError as error:
-        if error.code != "unreachable":
+        damaged = error.code == "config_invalid" and error.facts.get("path") == str(connection_file(state_dir()))
+        if error.code != "unreachable" and not damaged:
             raise
         return None
 
@@ -85,7 +86,7 @@ def _wait(process: "subprocess.Popen[bytes]", state: Path, log: Path) -> None:
             if found.pid == process.pid or (failure is not None and is_alive(found)):
                 return
         except MynaError as error:
-            if error.code != "unreachable":
+            if error.code not in ("unreachable", "config_invalid"):  # a damaged one is about to be written anew
                 raise
         time.sleep(0.01)
     if process.poll() is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.private_daemon import LIVE, PrivateDaemon
+from tools.private_daemon import LIVE, PrivateDaemon, first
 
 WITHIN_S = 30.0
 
@@ -78,3 +78,24 @@ def test_a_second_daemon_is_refused(daemon: PrivateDaemon) -> None:
     assert json.loads(second.stdout)["error"]["code"] == "already_running"
     assert daemon.myna("status")["pid"] > 0
     assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("damage", ["gone", "junk"])
+def test_a_connection_file_that_is_tidied_away_is_written_again(daemon: PrivateDaemon, damage: str) -> None:
+    daemon.start()
+    before = daemon.myna("status")["pid"]
+    path = daemon.state_dir / "connection.json"
+    path.unlink()
+    if damage == "junk":
+        path.write_bytes(b"junk")
+    first(path.is_file, bool, WITHIN_S)
+    first(lambda: daemon.run("status").returncode, lambda code: code == 0, WITHIN_S)
+    assert daemon.myna("status")["pid"] == before
+    assert daemon.stop() == 0
+
+
+def test_a_damaged_connection_file_of_a_dead_daemon_is_in_nobodys_way(daemon: PrivateDaemon) -> None:
+    daemon.state_dir.mkdir(mode=0o700)
+    (daemon.state_dir / "connection.json").write_bytes(b"junk")
+    assert daemon.myna("up", "--input", "null", "--output", "null")["session"]["state"] == "running"
+    daemon.myna("down")
