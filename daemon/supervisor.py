@@ -58,7 +58,8 @@ from myna.daemon.service.notify import Notifier, Watchdog
 from myna.daemon.sessions import rss_bytes
 from myna.daemon.settings import SettingsFile
 from myna.daemon.voices.library import VoiceLibrary
-from myna.daemon.wire import Deferred, Server
+from myna.daemon.wire.deferred import Deferred
+from myna.daemon.wire.server import Server
 from myna.engines import registry
 
 log = logging.getLogger(__name__)
@@ -251,6 +252,14 @@ class Supervisor:
                     code="settings_not_saved",
                     message="Changes are in force but not on disk.",
                     action=f"Free space or permissions in {self.settings.path.parent} and {self.state}.",
+                )
+            )
+        if self.jobs.set_aside is not None:
+            warnings.append(
+                Warning_(
+                    code="jobs_set_aside",
+                    message=f"The job store was damaged and lies in {self.jobs.set_aside}; the queue began anew.",
+                    action="Submit again what had not ended: what is written already can be skipped (`--exists skip`).",
                 )
             )
         for session in sessions:

@@ -145,6 +145,8 @@ class JobQueue:
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("the queue runs already")
+            if self.set_aside is not None:
+                log.warning("the job store was damaged; it lies in %s, and the queue begins anew", self.set_aside)
             waiting = self._store.give_back()
             self._store.prune()
             self._folders.sweep({row.n for row in waiting}, self._store.row)
@@ -190,6 +192,11 @@ class JobQueue:
             except Exception:  # one message is lost, told in the log; the queue serves the others
                 log.exception("the job queue met a bug")
         self._dispatch.executor.shutdown(cancel_futures=True)
+
+    @property
+    def set_aside(self) -> Path | None:
+        """Where a job store lies that was damaged when this daemon started."""
+        return self._store.set_aside
 
     # --- what clients ask --------------------------------------------------------------------------------
 

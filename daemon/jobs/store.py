@@ -15,6 +15,7 @@ from myna.control.errors import MynaError
 SCHEMA_VERSION = 1
 TRACES_KEPT = 32
 FINISHED_KEPT = 20_000
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 LEARNED_WEIGHT_S = 3600.0  # older measurements weigh no more than this much audio
 
 # `waiting` is not stored: it is what a queued job is called while something is in its way.
@@ -146,28 +147,48 @@ def _unwritable(path: Path, error: Exception) -> MynaError:
     return MynaError("state_unwritable", text, path=str(path), detail=str(error))
 
 
+def _set_aside(path: Path) -> Path:
+    """Rename a database with what belongs to it; the first name that is free. OSError."""
+    number = 1
+    while (to := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")).exists():
+        number += 1
+    path.rename(to)
+    for tail in ("-wal", "-shm"):
+        if (beside := path.with_name(path.name + tail)).exists():
+            beside.rename(to.with_name(to.name + tail))
+    return to
+
+
 class Store:
     """Jobs, their journal of segments, attempts, learned speeds and traces. Not thread-safe.
 
     Every method is one transaction: after a kill it happened wholly or not at all. What was submitted or came to
     an end is synced to the disk before the call returns.
 
-    Raises MynaError("state_unwritable") wherever the disk is full, read-only or broken.
+    Raises MynaError("state_unwritable") wherever the disk is full or read-only.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Open it, or make it; one that is damaged is set aside for a new one: a live voice must not wait for it."""
         self.path = folder / "jobs.sqlite3"
+        self.set_aside: Path | None = None  # where a damaged one lies now
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Several threads use it, one at a time, under the owner's lock.
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=2.0)
+            try:
+                self._open()
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in DAMAGED:
+                    raise
+                self.set_aside = _set_aside(self.path)
+                self._open()
         except (sqlite3.Error, OSError) as error:
             raise _unwritable(self.path, error) from error
+
+    def _open(self) -> None:
+        # Several threads use it, one at a time, under the owner's lock.
+        self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=2.0)
         try:
             self._prepare()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise _unwritable(self.path, error) from error
         except BaseException:
             self._db.close()
             raise

@@ -286,6 +286,28 @@ def test_a_full_disk_under_the_store_is_told_and_nothing_is_taken(bench: Bench) 
         os.system(f"umount '{bench.state}'")
 
 
+@pytest.mark.parametrize("keep", [0, 16])
+def test_a_damaged_store_is_set_aside_and_the_queue_begins_anew(bench: Bench, keep: int) -> None:
+    bench.open()
+    first = bench.submit(bench.spec(bench.sound(), "first.wav"))
+    bench.ended(*first)
+    bench.close()
+    path = bench.state / "jobs" / "jobs.sqlite3"
+    whole = path.read_bytes()
+    damaged = whole[:keep] + bytes(255 - byte for byte in whole[keep:4096]) + whole[4096:]
+    path.write_bytes(damaged)
+    bench.open()
+    aside = bench.jobs.set_aside
+    assert aside is not None
+    assert aside.read_bytes() == damaged
+    bench.ended(*bench.submit(bench.spec(bench.sound(), "second.wav")))
+    assert (bench.out / "second.wav").exists()
+    bench.close()
+    bench.open(start=False)
+    assert bench.jobs.set_aside is None
+    assert sum(bench.jobs.counts().values()) == 1
+
+
 def test_a_disk_that_fills_under_a_job_and_is_emptied_loses_nothing(bench: Bench) -> None:
     bench.state.mkdir()
     if os.system(f"mount -t tmpfs -o size=4m none '{bench.state}' 2>/dev/null") != 0:
