@@ -46,7 +46,7 @@ from myna.daemon.live.messages import (
 )
 from myna.daemon.sessions import LiveSession, raise_answer, rss_bytes
 from myna.daemon.settings import Settings, replaced
-from myna.daemon.wire import Deferred
+from myna.daemon.wire.deferred import Deferred
 from myna.engines.base import VoiceAsset
 
 log = logging.getLogger(__name__)

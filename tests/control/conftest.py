@@ -14,7 +14,8 @@ from myna.control import codec, contract
 from myna.control.client import Client
 from myna.control.connection import ipc_endpoints, private_dir, write_connection
 from myna.control.errors import MynaError
-from myna.daemon.wire import Deferred, Server
+from myna.daemon.wire.deferred import Deferred
+from myna.daemon.wire.server import Server
 
 WAIT_S = 10.0
 

@@ -19,7 +19,7 @@ from myna.control.cli.delegate import delegate
 from myna.control.cli.launch import start_daemon
 from myna.control.client import Client
 from myna.control.connection import Connection, connection_file, load_connection, write_connection
-from myna.daemon.wire import Server
+from myna.daemon.wire.server import Server
 
 from .conftest import WAIT_S, Desk
 
@@ -526,7 +526,7 @@ sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 from myna.control import contract
 from myna.control.connection import *
 from myna.control.process import started_at
-from myna.daemon.wire import Server
+from myna.daemon.wire.server import Server
 state = state_dir()
 endpoint, events = ipc_endpoints(state)
 done = threading.Event()

@@ -9,7 +9,7 @@ import msgspec
 
 from myna.control import codec, contract
 from myna.control.errors import CODES, Exit
-from myna.daemon.wire import HARD_LIMIT_BYTES, Server
+from myna.daemon.wire.server import HARD_LIMIT_BYTES, Server
 
 from .conftest import Desk
 from .protocol_tables import PROTOCOL, filled, messages

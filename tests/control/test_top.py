@@ -7,7 +7,7 @@ import pytest
 
 from myna.control import contract
 from myna.control.client import Client
-from myna.daemon.wire import Server
+from myna.daemon.wire.server import Server
 
 from .conftest import WAIT_S, Desk
 

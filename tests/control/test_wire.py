@@ -18,7 +18,9 @@ from myna.control import codec, contract, keys
 from myna.control.client import Client, Event
 from myna.control.connection import Connection, default_endpoints, ipc_endpoints
 from myna.control.errors import MynaError
-from myna.daemon.wire import HARD_LIMIT_BYTES, Deferred, Server
+from myna.daemon.wire.deferred import Deferred
+from myna.daemon.wire.events import Events
+from myna.daemon.wire.server import HARD_LIMIT_BYTES, Server
 
 from .conftest import WAIT_S, Desk, announce
 
@@ -330,19 +332,25 @@ def test_a_slow_subscriber_loses_events_and_sees_how_many(server: Server, client
     events.close()
 
 
-def test_only_the_latest_meters_wait(state: Path, desk: Desk) -> None:
-    endpoint, events = ipc_endpoints(state)
-    server = Server(endpoint, desk.table(), version="0", state_dir=state, events=events)
-    for number in range(100):  # before the socket thread runs
-        server.publish(
+def test_only_the_latest_meters_wait() -> None:
+    events = Events(contract.EVENT_TYPES)
+    for number in range(100):
+        events.publish(
             "live.meters",
             contract.Meters(session="main", input_db=-float(number), output_db=None, load=None, xruns=0),
         )
-    assert len(server._meters) == 1
+    with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
+        far.bind("inproc://events")
+        near.connect("inproc://events")
+        events.send(near)
+        topic, sequence, _ = far.recv_multipart(zmq.NOBLOCK)
+        assert (topic, int.from_bytes(sequence, "big")) == (b"live.meters", 100)
+        with pytest.raises(zmq.Again):
+            far.recv_multipart(zmq.NOBLOCK)
     with pytest.raises(ValueError, match="no event"):
-        server.publish("live.meters", contract.Empty())
+        events.publish("live.meters", contract.Empty())
     with pytest.raises(ValueError, match="no event"):
-        server.publish("nothing", contract.Empty())
+        events.publish("nothing", contract.Empty())
 
 
 def test_an_unknown_topic_gets_a_hint(client: Client) -> None:

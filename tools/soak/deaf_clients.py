@@ -15,7 +15,7 @@ import zmq
 from myna.control import codec
 from myna.control.client import Client
 from myna.control.contract import Empty, LiveSet, LiveSetReply, Meters, SessionStatus, StatusReply
-from myna.daemon.wire import Server
+from myna.daemon.wire.server import Server
 from tools.soak.laws import growth
 from tools.soak.null_session import NullSession
 from tools.soak.progress import Progress

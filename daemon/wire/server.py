@@ -1,13 +1,10 @@
 """The daemon's end of the wire: requests on a ROUTER, events on a PUB, one thread that waits for nobody."""
 
 import contextlib
-import ipaddress
 import logging
 import os
 import queue
-import re
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -33,6 +30,10 @@ from myna.control.contract import (
 )
 from myna.control.errors import MynaError
 from myna.control.process import started_at
+from myna.daemon.wire.curve import start_curve
+from myna.daemon.wire.deferred import Deferred
+from myna.daemon.wire.endpoints import bind_ipc, bind_tcp, events_beside, from_here, split
+from myna.daemon.wire.events import Events, confirm_subscriptions
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
@@ -41,53 +42,7 @@ log = logging.getLogger(__name__)
 
 HARD_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 """A frame beyond this ends the connection; between the message limit and this there is an answer."""
-SYNC_PREFIX = b"sync."
-"""A subscription to `sync.` and up to 59 bytes is answered by an event of that topic: earlier ones stand."""
-_SYNC_LIMIT = 64
-_ZAP_DOMAIN = "myna"
-_EVENTS_KEPT = 4096  # in the queue to the socket thread
 _PEER_QUEUE = 64  # replies kept for a client that does not read; the rest is dropped
-
-
-class Deferred:
-    """An answer that comes later. Any thread may give it, once; what comes second is ignored."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._outcome: Message | BaseException | None = None
-        self._waiting: list[Callable[[Message | BaseException], None]] = []
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer was given."""
-        return self._outcome is not None
-
-    def resolve(self, message: Message) -> bool:
-        """Answer. False if there was an answer already."""
-        return self._settle(message)
-
-    def fail(self, error: BaseException) -> bool:
-        """Answer with an error. False if there was an answer already."""
-        return self._settle(error)
-
-    def on_done(self, call: Callable[[Message | BaseException], None]) -> None:
-        """Have `call` told the outcome, at once if it is there, else in the thread that settles it."""
-        with self._lock:
-            if self._outcome is None:
-                self._waiting.append(call)
-                return
-        call(self._outcome)
-
-    def _settle(self, outcome: Message | BaseException) -> bool:
-        with self._lock:
-            if self._outcome is not None:
-                return False
-            self._outcome = outcome
-            waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call(outcome)
-        return True
-
 
 Handler = Callable[[Any], Message | Deferred]
 """Takes a method's checked request and returns its reply, or a Deferred; raises MynaError to refuse."""
@@ -138,7 +93,6 @@ class Server:
         self._version = version
         self._state_dir = state_dir
         self._methods = methods
-        self._event_types = event_types
         self._run = run
         self._answer_within_s = answer_within_s
         self._endpoint = endpoint
@@ -150,11 +104,7 @@ class Server:
         self._serial = 0
         self._answers: deque[tuple[tuple[bytes, int, int], Message | BaseException]] = deque()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-
-        self._publish_lock = threading.Lock()
-        self._sequence: dict[str, int] = {}
-        self._events: deque[tuple[str, int, bytes]] = deque(maxlen=_EVENTS_KEPT)
-        self._meters: dict[tuple[str, str], tuple[str, int, bytes]] = {}
+        self._events = Events(event_types)
 
         self._bound_paths: list[str] = []
         self._stopping = threading.Event()
@@ -191,7 +141,7 @@ class Server:
                 `not_allowed` (beyond loopback without client keys; a port or path of somebody else),
                 `config_invalid` (no such endpoint), `state_unwritable`.
         """
-        scheme, place = _split(self._asked)
+        scheme, place = split(self._asked)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         context.setsockopt(zmq.BLOCKY, 0)
         self._context = context
@@ -208,14 +158,15 @@ class Server:
             for each in (self._router, self._pub):
                 each.setsockopt(zmq.MAXMSGSIZE, HARD_LIMIT_BYTES)
             if scheme == "ipc":
-                self._endpoint = self._bind_ipc(self._router, place)
-                self._events_endpoint = self._bind_ipc(
-                    self._pub, _split(self._asked_events or _events_beside(self._asked))[1]
+                self._endpoint = self._bind_path(self._router, place)
+                self._events_endpoint = self._bind_path(
+                    self._pub, split(self._asked_events or events_beside(self._asked))[1]
                 )
             else:
-                self._start_curve(context, place)
-                self._endpoint = _bind_tcp(self._router, self._asked)
-                self._events_endpoint = _bind_tcp(self._pub, self._asked_events or _events_beside(self._asked))
+                both = (self._router, self._pub)
+                self._auth, self._server_key = start_curve(context, both, self._asked, self._state_dir)
+                self._endpoint = bind_tcp(self._router, self._asked)
+                self._events_endpoint = bind_tcp(self._pub, self._asked_events or events_beside(self._asked))
             self._wake_in, self._wake_out = socket.socketpair()
             self._wake_in.setblocking(False)
             self._wake_out.setblocking(False)
@@ -236,8 +187,8 @@ class Server:
         """
         local = keys.local_keys(self._state_dir) if self._server_key is not None else None
         return Connection(
-            endpoint=_from_here(self._endpoint),
-            events=_from_here(self._events_endpoint),
+            endpoint=from_here(self._endpoint),
+            events=from_here(self._events_endpoint),
             pid=os.getpid(),
             started=started_at(os.getpid()),
             version=self._version,
@@ -292,52 +243,10 @@ class Server:
                 os.unlink(path)
         self._bound_paths.clear()
 
-    # --- binding ----------------------------------------------------------------------------------------
-
-    def _bind_ipc(self, bound: "zmq.Socket[bytes]", path: str) -> str:
-        """Bind in a private directory. libzmq unlinks whatever is there, so a living owner is asked first."""
-        endpoint = f"ipc://{path}"
-        if _somebody_listens(path):
-            raise MynaError(
-                "already_running",
-                f"Another daemon answers at {endpoint}; stop it with `myna down`, or use another --state-dir.",
-                endpoint=endpoint,
-            )
-        try:
-            bound.bind(endpoint)
-            if os.name != "nt":
-                os.chmod(path, 0o600)  # in a 0700 directory: nobody could come before this
-        except (zmq.ZMQError, OSError) as error:
-            raise _bind_error(endpoint, error) from error
+    def _bind_path(self, bound: "zmq.Socket[bytes]", path: str) -> str:
+        endpoint = bind_ipc(bound, path)
         self._bound_paths.append(path)
         return endpoint
-
-    def _start_curve(self, context: "zmq.Context[zmq.Socket[bytes]]", place: str) -> None:
-        state = self._state_dir
-        if not _is_loopback(place) and not (set(keys.clients(state)) - {keys.LOCAL}):
-            raise MynaError(
-                "not_allowed",
-                f"{self._asked} can be reached from other machines, and no client key is on the list. "
-                "Make one with `myna keys create NAME -o FILE`, or listen on 127.0.0.1.",
-                endpoint=self._asked,
-            )
-        pair = keys.server_keys(state)
-        keys.local_keys(state)
-        self._server_key = pair.public
-        from zmq.auth.thread import ThreadAuthenticator  # pulls in asyncio, which ipc does without
-
-        self._auth = ThreadAuthenticator(context)
-        self._auth.start()
-        self._auth.configure_curve_callback(domain=_ZAP_DOMAIN, credentials_provider=_AllowList(state))
-        for each in (self._router, self._pub):
-            each.setsockopt(zmq.CURVE_SERVER, 1)
-            each.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
-            each.setsockopt(zmq.CURVE_PUBLICKEY, pair.public.encode("ascii"))
-            each.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN.encode())
-            each.setsockopt(zmq.HEARTBEAT_IVL, 10_000)
-            each.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
-            if place.startswith("["):
-                each.setsockopt(zmq.IPV6, 1)
 
     # --- events -----------------------------------------------------------------------------------------
 
@@ -351,38 +260,8 @@ class Server:
             ValueError: The topic is not published, or the message is not of its type.
             MynaError: `too_large`.
         """
-        kind = self._event_types.get(topic)
-        if kind is None or not isinstance(message, kind):
-            raise ValueError(f"no event {topic!r} of {type(message).__name__}")
-        body = codec.pack(message)
-        with self._publish_lock:
-            number = self._sequence.get(topic, 0) + 1
-            self._sequence[topic] = number
-            if topic == "live.meters":
-                self._meters[topic, str(getattr(message, "session", ""))] = (topic, number, body)
-            else:
-                self._events.append((topic, number, body))
+        self._events.publish(topic, message)
         self._wake()
-
-    def _send_events(self) -> None:
-        with self._publish_lock:
-            batch = list(self._events)
-            self._events.clear()
-            batch.extend(self._meters.values())
-            self._meters.clear()
-        for topic, number, body in batch:
-            self._send_event(topic.encode(), number, body)
-
-    def _send_event(self, topic: bytes, number: int, body: bytes) -> None:
-        with contextlib.suppress(zmq.Again):  # a slow subscriber loses events; nobody waits for it
-            self._pub.send_multipart([topic, struct.pack(">Q", number), body], zmq.NOBLOCK)
-
-    def _confirm_subscriptions(self) -> None:
-        with contextlib.suppress(zmq.Again):
-            while True:
-                asked = self._pub.recv(zmq.NOBLOCK)
-                if asked[:1] == b"\x01" and asked[1:].startswith(SYNC_PREFIX) and len(asked) <= _SYNC_LIMIT + 1:
-                    self._send_event(asked[1:], 0, b"\xc0")
 
     # --- requests ---------------------------------------------------------------------------------------
 
@@ -403,7 +282,7 @@ class Server:
         for token in list(self._pending):
             self._answers.append((token, MynaError("refused", "The daemon is stopping; try again once it runs.")))
         self._give_answers()
-        self._send_events()
+        self._events.send(self._pub)
 
     def _turn(self, ready: dict[Any, int], wake_out: socket.socket) -> None:
         """One turn of the socket thread: take what came, send what is there."""
@@ -412,12 +291,12 @@ class Server:
                 while wake_out.recv(4096):
                     pass
         if self._pub in ready:
-            self._confirm_subscriptions()
+            confirm_subscriptions(self._pub)
         if self._router in ready:
             self._take_requests()
         self._give_answers()
         self._give_up_late()
-        self._send_events()
+        self._events.send(self._pub)
 
     def _take_requests(self) -> None:
         """Take what has come, a bounded number at a time so that answers and events get their turn."""
@@ -563,111 +442,3 @@ class Server:
         if wake is not None:
             with contextlib.suppress(OSError):
                 wake.send(b"\0")
-
-
-class _AllowList:
-    """What ThreadAuthenticator asks: the list is read at each handshake, so changes count at once."""
-
-    def __init__(self, state: Path) -> None:
-        self._state = state
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the client with this Z85 public key may come in."""
-        try:
-            return keys.is_let_in(self._state, key.decode("ascii"))
-        except Exception:  # raised further it would end the authenticator's thread
-            log.exception("the list of clients can't be read")
-            return False
-
-
-def _split(endpoint: str) -> tuple[str, str]:
-    scheme, separator, place = endpoint.partition("://")
-    if not separator or scheme not in ("ipc", "tcp") or not place:
-        raise MynaError(
-            "config_invalid",
-            f"`{endpoint}` is no endpoint: ipc://PATH or tcp://HOST:PORT is expected.",
-            endpoint=endpoint,
-        )
-    if scheme == "ipc" and (os.name == "nt" or not zmq.has("ipc")):
-        raise MynaError(
-            "config_invalid", f"This platform has no ipc; listen on tcp://127.0.0.1:* instead of {endpoint}."
-        )
-    port = place.rpartition(":")[2]
-    named = re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[^:\s/]+):(\*|\d{1,5})", place)
-    if scheme == "tcp" and (named is None or (port != "*" and int(port) > 65535)):
-        raise MynaError(
-            "config_invalid",
-            f"`{endpoint}` names no host and port: tcp://127.0.0.1:5555 is an example, port * means any free one.",
-            endpoint=endpoint,
-        )
-    return scheme, place
-
-
-def _events_beside(endpoint: str) -> str:
-    """The events' endpoint for a requests' endpoint: another name, or the next port."""
-    scheme, place = _split(endpoint)
-    if scheme == "ipc":
-        return f"ipc://{place.removesuffix('.control')}.events"
-    host, _, port = place.rpartition(":")
-    return f"tcp://{host}:{'*' if port in ('*', '0') else int(port) + 1}"
-
-
-def _from_here(endpoint: str) -> str:
-    """A bound endpoint as this machine's clients connect to it: a wildcard host is no place to go."""
-    for wildcard, loopback in (("tcp://0.0.0.0:", "tcp://127.0.0.1:"), ("tcp://[::]:", "tcp://[::1]:")):
-        if endpoint.startswith(wildcard):
-            return loopback + endpoint[len(wildcard) :]
-    return endpoint
-
-
-def _is_loopback(place: str) -> bool:
-    host = place.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name or an interface: may be anything
-        return False
-
-
-def _somebody_listens(path: str) -> bool:
-    if not hasattr(socket, "AF_UNIX") or not os.path.exists(path):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
-
-
-def _bind_tcp(bound: "zmq.Socket[bytes]", endpoint: str) -> str:
-    host, _, port = endpoint.rpartition(":")
-    if port == "0":
-        endpoint = f"{host}:*"
-    try:
-        bound.bind(endpoint.replace("//localhost:", "//127.0.0.1:"))
-    except (zmq.ZMQError, OSError) as error:
-        raise _bind_error(endpoint, error) from error
-    return str(bound.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
-
-
-def _bind_error(endpoint: str, error: zmq.ZMQError | OSError) -> MynaError:
-    number = error.errno
-    reason = error.strerror or str(error)
-    if number == zmq.EADDRINUSE:
-        return MynaError(
-            "busy",
-            f"{endpoint} is in use by another program; choose another port with --listen.",
-            endpoint=endpoint,
-        )
-    if number in (1, 13):  # EPERM, EACCES
-        return MynaError("not_allowed", f"{endpoint} can't be opened: {reason}.", endpoint=endpoint)
-    if number in (28, 30):  # ENOSPC, EROFS
-        return MynaError("state_unwritable", f"{endpoint} can't be opened: {reason}.", endpoint=endpoint)
-    return MynaError(
-        "config_invalid",
-        f"{endpoint} can't be opened: {reason}. Listen on an address of this machine.",
-        endpoint=endpoint,
-    )

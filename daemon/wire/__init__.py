@@ -1,0 +1,1 @@
+"""The control channel: who is let in, what is asked, answered and published."""
