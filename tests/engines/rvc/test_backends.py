@@ -17,6 +17,7 @@ from tiny_models import PLAIN, asset
 from myna.engines.base import BackendUnavailable, Placement
 from myna.engines.rvc import backends
 from myna.engines.rvc.backends import OnnxRuntime, OpenVino, choose, examples, snr_db
+from myna.engines.rvc.convolved import convolved
 from myna.engines.rvc.eager import Eager
 from myna.engines.rvc.live import RvcLive
 from myna.engines.rvc.models import Models
@@ -175,6 +176,25 @@ def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch
         choice = choose(Placement(backend="openvino", precision=precision), all_of(models)[:1])
         assert (choice.backend.name, choice.backend.precision) == ("openvino", "fp32")
         assert any("bf16" in f for f in choice.fallbacks)
+
+
+@pytest.mark.parametrize("role", ["content", "latent", "pitch"])
+def test_products_written_as_convolutions_give_the_same(models: Models, exports: Path, role: str) -> None:
+    import openvino
+
+    backend = OpenVino("fp32", 1, exports)
+    network, shapes = next(one for one in all_of(models) if one[0].role == role)
+    found = []
+    for turn in (False, True):
+        model = backend._model(network)
+        model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
+        if turn:
+            linear = sum(isinstance(m, torch.nn.Linear) for m in network.module.modules())
+            assert convolved(model) == linear > 0
+            assert convolved(model) == 0
+        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        found.append(np.array(compiled(dict(enumerate(examples(network, shapes))))[0]))
+    assert snr_db(found[0], found[1]) > 100
 
 
 @pytest.mark.parametrize(("precision", "alone"), [("fp32", set()), ("bf16", {"latent", "audio", "pitch"})])
