@@ -6,12 +6,17 @@
 
 For each geometry: CPU-ms (all threads) and wall ms a block, per stage, load (p95 wall / block), memory, and the
 SNR of the first blocks against torch eager. `--peer` names the Python of another environment in which rvc-next is
-installed: its live engine runs in turn at the same geometry, on the same voice and pitch model, and the ratio is
-printed beside ours. `--peer-script` runs another engine instead: it is called as
-`PYTHON FILE BLOCK_MS CONTEXT_MS F0 THREADS MODELS BLOCKS` and prints one JSON object with `cpu_ms`.
+installed: its live engine runs at the same geometry, on the same voice and pitch model, block by block in turn with
+ours, so that a busy machine slows both, and the ratio is printed. `--peer-script` runs another engine instead: it is
+called as `PYTHON FILE BLOCK_MS CONTEXT_MS F0 THREADS MODELS`, says `ready`, then `done` for every line that it reads,
+and at the end of its input prints one JSON object with `cpu_ms`.
+
+With ONEDNN_MAX_CPU_ISA=AVX2 the peer's other libraries are held to AVX2 too. onnxruntime, which runs the features of
+`--precision int8`, cannot be held: its figure is one of this processor's widest instructions.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -128,6 +133,49 @@ def voice_like(frames: int) -> np.ndarray:
     return (0.08 * tone + 0.01 * noise).astype(np.float32)
 
 
+class Peer:
+    """Another engine in a process of its own, which runs a block when it is told to."""
+
+    def __init__(self, command: list[str]) -> None:
+        """Start it; returns when it is warm, or has ended."""
+        environment = dict(os.environ)
+        if environment.get("ONEDNN_MAX_CPU_ISA", "").upper() == "AVX2":
+            environment |= {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (kept open as long as the peer)
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
+        )
+        self._until("ready")
+
+    def block(self) -> None:
+        """Have it run one block."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `answer` finds that it has ended
+            self._child.stdin.write("\n")
+            self._child.stdin.flush()
+            self._until("done")
+
+    def answer(self) -> dict[str, Any]:
+        """What it measured; empty where it failed."""
+        out, _ = self._child.communicate(timeout=60)
+        try:
+            told = json.loads(out.strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def last_words(self) -> str:
+        """The end of what it wrote to its standard error."""
+        self._errors.seek(0)
+        return self._errors.read().strip()[-300:]
+
+    def _until(self, word: str) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.strip() == word:
+                return
+
+
 def timed_stages(live: RvcLive, spent: dict[str, float]) -> None:
     """Count the CPU time of every network call by its role."""
     models = live._models
@@ -166,12 +214,17 @@ def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, 
     heard = [live.process(b) for b in sound[:8]]
     spent: dict[str, float] = {}
     timed_stages(live, spent)
-    walls, cpu = [], time.process_time()
+    asked = [block_ms, context_ms, method, str(options.threads), str(options.models)]
+    peer = Peer([options.peer, options.peer_script, *asked]) if options.peer else None
+    walls, cpu = [], 0.0
     for b in sound[8:]:
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         heard.append(live.process(b))
+        cpu += time.process_time() - cpu_began
         walls.append(1e3 * (time.perf_counter() - began))
-    cpu_ms = 1e3 * (time.process_time() - cpu) / options.blocks
+        if peer is not None:
+            peer.block()
+    cpu_ms = 1e3 * cpu / options.blocks
     facts = live.facts
     row = Row(
         geometry=geometry,
@@ -201,21 +254,13 @@ def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, 
         apart = float(np.square(reference - ours).sum())
         row.snr_db = 10 * float(np.log10(np.square(reference - reference.mean()).sum() / max(apart, 1e-20)))
         eager.close()
-    if options.peer:
-        asked = [block_ms, context_ms, method, options.threads, options.models, options.blocks]
-        told = subprocess.run(
-            [options.peer, options.peer_script, *map(str, asked)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
-        try:
-            answer = json.loads(told.stdout.strip().splitlines()[-1])
+    if peer is not None:
+        answer = peer.answer()
+        if "cpu_ms" in answer:
             row.peer_cpu_ms, row.peer = float(answer["cpu_ms"]), str(answer.get("peer", "peer"))
             row.peer_rss_mb = answer.get("rss_mb")
-        except (ValueError, KeyError, IndexError):
-            print(f"the peer gave no figure: {(told.stderr or told.stdout).strip()[-300:]}", file=sys.stderr)
+        else:
+            print(f"the peer gave no figure: {peer.last_words()}", file=sys.stderr)
     return row
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Time rvc-next's own live engine at a given geometry; runs in an environment where that is installed, without Myna.
 
-    PYTHON tools/bench_rvc_peer.py BLOCK_MS CONTEXT_MS F0 THREADS MODELS [BLOCKS]
+    PYTHON tools/bench_rvc_peer.py BLOCK_MS CONTEXT_MS F0 THREADS MODELS
 
 MODELS is the folder that `bench_rvc.py` keeps its random models in: the voice and the pitch model are the very ones
 that Myna runs. The content encoder is made anew here, random and of the true size, for the peer reads another layout.
-Prints one JSON object: CPU-ms a block of all threads, median wall ms, resident MiB, version.
+Says `ready` when it is warm, runs one block for every line on its standard input and says `done` after it. At the end
+of its input it prints one JSON object: CPU-ms a block of all threads, median wall ms, resident MiB, version.
 """
 
 import importlib.metadata
@@ -61,11 +62,10 @@ def resident_mb() -> float | None:
 
 def main(arguments: list[str]) -> int:
     """Time the peer; 2 for wrong arguments."""
-    if len(arguments) not in (5, 6):
+    if len(arguments) != 5:
         print(__doc__, file=sys.stderr)
         return 2
     block_ms, context_ms, method, threads, models = (*arguments[:3], int(arguments[3]), Path(arguments[4]))
-    blocks = int(arguments[5]) if len(arguments) == 6 else 20
     import torch
     from rvc_next.engine.convert.params import VoiceParams
     from rvc_next.engine.runtime import Runtime
@@ -82,17 +82,23 @@ def main(arguments: list[str]) -> int:
         RATE_HZ,
     )
     size = engine.block_size
-    sound = voice_like(size * (blocks + WARM)).reshape(-1, size)
+    sound = voice_like(size * 64).reshape(-1, size)
     for block in sound[:WARM]:
         engine.process(block)
-    walls, began = [], time.process_time()
-    for block in sound[WARM:]:
-        at = time.perf_counter()
-        engine.process(block)
+    print("ready", flush=True)
+    walls: list[float] = []
+    cpu_ms = 0.0
+    for _ in sys.stdin:
+        at, began = time.perf_counter(), time.process_time()
+        engine.process(sound[(WARM + len(walls)) % len(sound)])
+        cpu_ms += 1e3 * (time.process_time() - began)
         walls.append(1e3 * (time.perf_counter() - at))
+        print("done", flush=True)
+    if not walls:
+        return 1
     told = {
         "peer": f"rvc-next {importlib.metadata.version('rvc-next')}",
-        "cpu_ms": 1e3 * (time.process_time() - began) / blocks,
+        "cpu_ms": cpu_ms / len(walls),
         "wall_ms": sorted(walls)[len(walls) // 2],
         "rss_mb": resident_mb(),
     }
