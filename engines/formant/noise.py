@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from myna.engines.formant.reader import Signal
 
-_LOW_HZ = (70.0, 130.0)  # nothing below, all above: rumble is not speech
+_LOW_HZ = (100.0, 200.0)  # nothing below, all above: what noise is there is rumble, or the pitch at the edges of voice
 
 
 class NoiseVoice:

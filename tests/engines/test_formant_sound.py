@@ -138,6 +138,32 @@ def test_pitch_leaves_formants_where_they_are() -> None:
             assert moved == pytest.approx(1.0, rel=0.09)
 
 
+def balance_db(audio: NDArray[np.float32], low_hz: float = 400.0, high_hz: float = 2000.0) -> float:
+    """Power above `high_hz` against that below `low_hz`."""
+    middle = audio[len(audio) // 4 : -len(audio) // 4].astype(np.float64)
+    power = np.abs(np.fft.rfft(middle * np.hanning(len(middle)))) ** 2
+    bins = np.fft.rfftfreq(len(middle), 1 / RATE_HZ)
+    return float(10 * np.log10(power[bins > high_hz].sum() / power[bins < low_hz].sum()))
+
+
+def test_a_deeper_voice_has_less_treble_but_is_as_loud_and_a_higher_one_has_no_less() -> None:
+    sound = vowel(150.0)
+    dry = convert(sound, 0.0)
+    deeper, higher = convert(sound, -5.0), convert(sound, 5.0)
+    assert balance_db(deeper) < balance_db(dry) - 2.0
+    assert balance_db(higher) > balance_db(dry) - 1.5
+    assert abs(20 * np.log10(deeper[2000:-2000].std() / dry[2000:-2000].std())) < 3.0
+
+
+def test_unvoiced_sound_holds_no_rumble() -> None:
+    """What is under 100 Hz where nothing is voiced is a hum or a voice's edge, and would be heard as rumble."""
+    hiss = 0.02 * np.random.default_rng(7).standard_normal(RATE_HZ).astype(np.float32)
+    power = np.abs(np.fft.rfft(convert(hiss, -5.0)[2000:-2000].astype(np.float64) * np.hanning(RATE_HZ - 4000))) ** 2
+    bins = np.fft.rfftfreq(RATE_HZ - 4000, 1 / RATE_HZ)
+    under, over = power[(bins > 20) & (bins < 80)].mean(), power[(bins > 400) & (bins < 4000)].mean()
+    assert 10 * np.log10(under / over) < -8.0
+
+
 def test_a_robot_has_one_note_and_a_whisper_none(speech: dict[str, NDArray[np.float32]]) -> None:
     sound = speech["austen_0880"]
     robot = f0_track(convert(sound, 0.0, name="robot"))
