@@ -6,9 +6,7 @@ Needs no sound card: microphone and output are files, paced by the clock. What i
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,10 +20,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 mpl.use("Agg")
 from matplotlib import pyplot as plt  # the backend is chosen first
 
 from myna.dsp.correlation import cross_correlation
+from tools.private_daemon import LIVE, PrivateDaemon, Unexpected
 
 SPEECH = Path(__file__).resolve().parent.parent / "tests" / "data" / "speech"
 Sound = NDArray[np.float32]
@@ -36,32 +36,20 @@ class DemoFailed(Exception):
     """A step did not do what it should; the message says which and what was seen."""
 
 
-def myna(*arguments: str) -> dict[str, Any]:
-    """Run a `myna` command; its JSON answer. DemoFailed with its error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "myna.control.cli", *arguments, "--json"], capture_output=True, text=True, check=False
-    )
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        raise DemoFailed(f"myna {arguments[0]}: {done.stdout}{done.stderr}") from None
-    if done.returncode:
-        raise DemoFailed(f"myna {' '.join(arguments)}: {answer.get('error', answer)}")
-    return answer
-
-
-def speak_through(voice: str, pitch: float, source: Path, target: Path, what: str) -> dict[str, Any]:
+def speak_through(
+    daemon: PrivateDaemon, voice: str, pitch: float, source: Path, target: Path, what: str
+) -> dict[str, Any]:
     """Run one file through the live loop at the clock's pace; the last status while it ran."""
     settings = ["--pitch", str(pitch), "--set", "block_ms=20"]
-    myna("up", "--voice", voice, "--input", f"file:{source}", "--output", f"file:{target}", *settings)
+    daemon.myna("up", "--voice", voice, "--input", f"file:{source}", "--output", f"file:{target}", *settings)
     seconds = soundfile.info(source).duration
     status: dict[str, Any] = {}
     deadline = time.monotonic() + seconds + 20.0
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task(what, total=seconds)
         while time.monotonic() < deadline:
-            session = myna("live", "state")
-            if session["state"] in ("stopped", "failed"):
+            session = daemon.session()
+            if session["state"] not in LIVE:
                 break
             status = session
             progress.update(bar, completed=min(seconds, session["seconds"] or 0.0))
@@ -104,7 +92,7 @@ def plot(source: Path, target: Path, delay_ms: float, status: dict[str, Any], wh
     plt.close(figure)
 
 
-def run(out: Path, voice: str, pitch: float) -> None:
+def run(daemon: PrivateDaemon, out: Path, voice: str, pitch: float) -> None:
     """All of it. DemoFailed at the first thing that is not as it should be."""
     out.mkdir(parents=True, exist_ok=True)
     source = SPEECH / "austen_0920.flac"
@@ -112,17 +100,14 @@ def run(out: Path, voice: str, pitch: float) -> None:
     picture = out / "demo.png"
     for old in (converted, neutral, picture):
         old.unlink(missing_ok=True)
-    try:
-        status = speak_through(voice, pitch, source, converted, f"live, voice {voice}, pitch {pitch:+g}")
-        if status.get("faults") or status.get("nonfinite_blocks"):
-            raise DemoFailed(f"the loop had faults: {status}")
-        # The voice `neutral` passes through the same stages at the same delay, and keeps the waveform to measure it by.
-        short = SPEECH / "austen_0880.flac"
-        myna("live", "stop")
-        still = speak_through("neutral", 0.0, short, neutral, "measuring the delay")
-        delay_ms = measured_delay_ms(short, neutral)
-    finally:
-        myna("down")
+    status = speak_through(daemon, voice, pitch, source, converted, f"live, voice {voice}, pitch {pitch:+g}")
+    if status.get("faults") or status.get("nonfinite_blocks"):
+        raise DemoFailed(f"the loop had faults: {status}")
+    # The voice `neutral` passes through the same stages at the same delay, and keeps the waveform to measure it by.
+    short = SPEECH / "austen_0880.flac"
+    daemon.myna("live", "stop")
+    still = speak_through(daemon, "neutral", 0.0, short, neutral, "measuring the delay")
+    delay_ms = measured_delay_ms(short, neutral)
     sound, _ = soundfile.read(converted, dtype="float32")
     level_db = 20 * np.log10(max(float(np.sqrt(np.mean(np.square(sound)))), 1e-9))
     if level_db < -60:
@@ -144,12 +129,13 @@ def main() -> int:
     parser.add_argument("--voice", default="formant")
     parser.add_argument("--pitch", type=float, default=4.0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="myna-demo-") as folder:
-        os.environ |= {"MYNA_STATE_DIR": f"{folder}/state", "MYNA_CONFIG": f"{folder}/settings.toml"}
-        os.environ.pop("MYNA_CONNECTION", None)
+    with (
+        tempfile.TemporaryDirectory(prefix="myna-demo-") as folder,
+        PrivateDaemon(Path(folder), os.environ) as daemon,
+    ):
         try:
-            run(options.out.resolve(), options.voice, options.pitch)
-        except DemoFailed as error:
+            run(daemon, options.out.resolve(), options.voice, options.pitch)
+        except (DemoFailed, Unexpected) as error:
             console.print(f"[red]The demo failed:[/red] {error}", highlight=False)
             return 1
     return 0
