@@ -146,7 +146,7 @@ def balance_db(audio: NDArray[np.float32], low_hz: float = 400.0, high_hz: float
     return float(10 * np.log10(power[bins > high_hz].sum() / power[bins < low_hz].sum()))
 
 
-def test_a_deeper_voice_has_less_treble_but_is_as_loud_and_a_higher_one_has_no_less() -> None:
+def test_a_deeper_voice_has_less_treble_at_about_the_same_level_and_a_higher_one_no_less() -> None:
     sound = vowel(150.0)
     dry = convert(sound, 0.0)
     deeper, higher = convert(sound, -5.0), convert(sound, 5.0)
@@ -161,7 +161,7 @@ def test_unvoiced_sound_holds_no_rumble() -> None:
     power = np.abs(np.fft.rfft(convert(hiss, -5.0)[2000:-2000].astype(np.float64) * np.hanning(RATE_HZ - 4000))) ** 2
     bins = np.fft.rfftfreq(RATE_HZ - 4000, 1 / RATE_HZ)
     under, over = power[(bins > 20) & (bins < 80)].mean(), power[(bins > 400) & (bins < 4000)].mean()
-    assert 10 * np.log10(under / over) < -8.0
+    assert 10 * np.log10(under / over) < -16.0  # with all above 130 Hz let through it was -10
 
 
 def test_a_robot_has_one_note_and_a_whisper_none(speech: dict[str, NDArray[np.float32]]) -> None:
