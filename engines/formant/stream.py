@@ -23,10 +23,12 @@ _ALONE = 0.06  # of a pulse's energy: with less than this 10 to 25 ms before or 
 _RAMP_S = 0.030  # a new pitch or formant is reached in this time
 _SEARCHED = 1.25  # times the expected period, within which the next mark is found
 # A deeper voice is a slower glottis: above its first harmonics it falls by 12 dB an octave, from a corner that went
-# down with the pitch. Grains keep the corner where it was, and the treble of rarer pulses is heard as buzz.
+# down with the pitch. Grains keep the corner where it was, and the treble of rarer pulses is heard as buzz. Formants
+# that go down take treble along; more than 5 dB did harm (DNSMOS at an octave down).
 _TILT_HZ = 500.0
-_TILT_DB = 1.0  # per semitone down, for the first octave
-_BODY = 0.21  # of the treble's loss in dB is given back to all: speech stays as loud (measured at 3 to 8 semitones)
+_TILT_DB = 1.0  # per semitone that the pitch goes down further than the formants
+_TILTED = 5.0  # semitones, the most that counts
+_BODY = 0.21  # of the treble's loss in dB is given back to all: speech stays as loud, within 0.8 dB
 _LOUDEST = 16.0  # +24 dBFS; what is above is no sound
 
 
@@ -208,7 +210,8 @@ class Converter:
 
     def _tilt_db(self) -> float:
         """How much treble the present pitch costs."""
-        return _TILT_DB * min(max(-self._preset.pitch - self._pitch, 0.0), PITCH_LIMIT / 2)
+        pitch, formant = self._preset.pitch + self._pitch, self._preset.formant + self._formant
+        return _TILT_DB * min(max(min(formant, 0.0) - pitch, 0.0), _TILTED)
 
     def _tilted(self, spoken: Signal) -> Signal:
         """The voiced part with as much less treble as its pitch went down; one that went up is left as it is."""
