@@ -37,16 +37,16 @@ class Upsampling(nn.ConvTranspose1d):
         """What `forward` gives, by a plain convolution; where kernel − rate is even."""
         kernel, rate = self.kernel_size[0], self.stride[0]
         inner, out = self.weight.shape[:2]
-        # Output sample q·rate + r meets input frame q − d in tap d·rate + r + cut.
-        reach = math.ceil(self.cut / rate)
-        before = reach * rate - self.cut
-        taps = F.pad(self.weight, (before, (2 * reach + 1) * rate - before - kernel))
-        taps = taps.reshape(inner, out, 2 * reach + 1, rate).flip(2)
-        weight = taps.permute(3, 1, 0, 2).reshape(rate * out, inner, 2 * reach + 1)
+        # Output sample q·rate + r − cut meets input frame q − d in tap d·rate + r. Counted from `cut` before the first
+        # one, kernel 16 at rate 10 has two taps in each phase; counted from the first itself it would have three.
+        reach = math.ceil(kernel / rate)
+        taps = F.pad(self.weight, (0, reach * rate - kernel)).reshape(inner, out, reach, rate).flip(2)
+        weight = taps.permute(3, 1, 0, 2).reshape(rate * out, inner, reach)
         bias = None if self.bias is None else self.bias.repeat(rate)
-        phases = F.conv1d(x, weight, bias, padding=reach)
+        phases = F.conv1d(x, weight, bias, padding=reach - 1)
         batch, _, frames = phases.shape
-        return phases.view(batch, rate, out, frames).permute(0, 2, 3, 1).reshape(batch, out, frames * rate)
+        joined = phases.view(batch, rate, out, frames).permute(0, 2, 3, 1).reshape(batch, out, frames * rate)
+        return joined[:, :, self.cut : self.cut + x.shape[2] * rate]
 
 
 class ResidualBlock(nn.Module):

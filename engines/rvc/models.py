@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float32]
 
 # Names exports on disk; raised when a network's code changes what it computes.
-REVISION = "2"
+REVISION = "3"
 _KEPT_STAGES = 2  # of a network: the block length in use and the one that is to follow
 
 
