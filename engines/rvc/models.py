@@ -25,9 +25,11 @@ from ..f0.extractors import Autocorrelation, Crepe, Fcpe, PitchExtractor, Rmvpe,
 from ..f0.salience import MULTIPLE
 from ..index import Retrieval
 from . import embedder as embedder_file
-from .backends import Choice, Closed, Stage, choose, examples, give_memory_back
+from .backends.backend import Closed, Stage, examples
+from .backends.choice import Choice, choose
+from .backends.cpu import give_memory_back
 from .checkpoint import VoiceFile, content_hash
-from .export import elsewhere
+from .elsewhere import export_elsewhere
 from .geometry import FORMANT_LIMIT
 from .merge import read_merge
 from .needs import required
@@ -146,7 +148,7 @@ class Models:
             networks.append((self.pitch, [(1, 128, 2 * MULTIPLE)]))
         prepare = None
         if not here and placement.cache_dir is not None:
-            prepare = partial(elsewhere, self.asset, placement)
+            prepare = partial(export_elsewhere, self.asset, placement)
         choice = choose(placement, networks, prepare)
         if choice.backend.name != "eager":
             for network, _ in networks:

@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 from tiny_models import PLAIN, asset
 
 from myna.engines.base import BackendUnavailable, Placement
-from myna.engines.rvc import backends
-from myna.engines.rvc.backends import OnnxRuntime, OpenVino, choose, examples, snr_db
-from myna.engines.rvc.convolved import convolved
-from myna.engines.rvc.eager import Eager
+from myna.engines.rvc.backends import choice as choosing
+from myna.engines.rvc.backends import openvino as on_openvino
+from myna.engines.rvc.backends.backend import examples
+from myna.engines.rvc.backends.choice import choose, snr_db
+from myna.engines.rvc.backends.convolved import convolved
+from myna.engines.rvc.backends.eager import Eager
+from myna.engines.rvc.backends.onnxruntime import OnnxRuntime
+from myna.engines.rvc.backends.openvino import OpenVino
 from myna.engines.rvc.live import RvcLive
 from myna.engines.rvc.models import Models
 from myna.engines.rvc.networks import Network, Shape
@@ -75,7 +79,7 @@ def test_int8_is_for_the_features_alone_and_near_enough(
     for network, shapes in all_of(models)[:2]:
         inputs = examples(network, shapes, seed=5)
         found[network.role] = snr_db(eager.stage(network, shapes)(*inputs), backend.stage(network, shapes)(*inputs))
-    assert backends.LEAST_SNR_DB["int8"] < found["content"] < 60  # rounded, and told from fp32
+    assert choosing.LEAST_SNR_DB["int8"] < found["content"] < 60  # rounded, and told from fp32
     assert found["latent"] > 60
     kept = next(exports.glob("*-content-int8.onnx"))
     written = kept.stat().st_mtime_ns
@@ -85,7 +89,7 @@ def test_int8_is_for_the_features_alone_and_near_enough(
 
 
 def test_int8_that_is_too_far_off_gives_way_to_fp32(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_checked", lambda backend, *_: (15.0 if backend.precision == "int8" else 90.0, 2.0))
+    monkeypatch.setattr(choosing, "_checked", lambda backend, *_: (15.0 if backend.precision == "int8" else 90.0, 2.0))
     choice = choose(Placement(backend="onnxruntime", precision="int8"), all_of(models)[:1])
     assert (choice.backend.name, choice.backend.precision) == ("onnxruntime", "fp32")
     assert choice.fallbacks == ("not onnxruntime int8: 15 dB against torch, 20 wanted",)
@@ -144,7 +148,7 @@ def test_auto_says_what_it_took_and_why_not_the_others(folder: Path, exports: Pa
 def test_a_backend_that_is_wrong_or_slow_is_not_taken(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     networks = all_of(models)[:1]
     verdict = [10.0, 5.0]
-    monkeypatch.setattr(backends, "_checked", lambda *_: tuple(verdict))
+    monkeypatch.setattr(choosing, "_checked", lambda *_: tuple(verdict))
     wrong = choose(Placement(backend="auto"), networks)
     assert wrong.backend.name == "eager"
     assert any("10 dB against torch" in f for f in wrong.fallbacks)
@@ -160,18 +164,18 @@ def test_a_backend_that_is_wrong_or_slow_is_not_taken(models: Models, monkeypatc
 def test_a_network_costs_what_the_processor_s_clock_says(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
     """A neighbour that takes the processor away must not decide for good; the clock may be a coarse one."""
     spent = [0.0]
-    monkeypatch.setattr(backends.time, "process_time", lambda: spent[0] // step_s * step_s)
+    monkeypatch.setattr(choosing.time, "process_time", lambda: spent[0] // step_s * step_s)
 
     def stage(*_: object) -> Array:
         spent[0] += 0.005
         return np.zeros(0, np.float32)
 
-    assert abs(backends._cost(stage, ()) - 0.005) < 0.0008
+    assert abs(choosing._cost(stage, ()) - 0.005) < 0.0008
 
 
 def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert not backends.has_amx()
+    assert not choosing.has_amx()
     for precision in ("bf16", "auto"):
         choice = choose(Placement(backend="openvino", precision=precision), all_of(models)[:1])
         assert (choice.backend.name, choice.backend.precision) == ("openvino", "fp32")
@@ -224,7 +228,7 @@ def test_in_bf16_only_the_encoder_takes_more_than_one_thread(
 
     core = openvino.Core()
     monkeypatch.setattr(openvino, "Core", lambda: Recorded(core))
-    monkeypatch.setattr(backends, "has_amx", lambda: True)
+    monkeypatch.setattr(on_openvino, "has_amx", lambda: True)
     backend = OpenVino(precision, 2, exports)
     for network, shapes in all_of(models):
         made = backend.stage(network, shapes)(*examples(network, shapes))
@@ -253,8 +257,8 @@ def test_the_precision_asked_for_is_the_one_tried(
             seen.append(precision)
             raise BackendUnavailable("not today")
 
-    monkeypatch.setattr(backends, "OpenVino", Refusing)
-    monkeypatch.setattr(backends, "OnnxRuntime", Refusing)
+    monkeypatch.setattr(choosing, "OpenVino", Refusing)
+    monkeypatch.setattr(choosing, "OnnxRuntime", Refusing)
     choice = choose(Placement(backend=backend, precision=asked), all_of(models)[:1])
     assert seen == tried
     assert choice.backend.name == "eager"
@@ -337,7 +341,7 @@ def test_a_backend_that_breaks_after_its_check_leaves_torch_to_run_the_voice(
     def broken(*_: object) -> None:
         raise BackendUnavailable("the driver is gone")
 
-    monkeypatch.setattr(backends.OpenVino, "__init__", broken)
+    monkeypatch.setattr(OpenVino, "__init__", broken)
     live = RvcLive(asset(folder, rmvpe=True), placement, replace(PLAIN, context_ms=300.0), 48000)
     assert live.facts.backend == "eager"
     assert live.facts.fallbacks == ("not openvino fp32: the driver is gone",)

@@ -16,7 +16,7 @@ from tiny_models import EAGER, PLAIN, asset
 from myna.daemon.voices.library import VoiceLibrary
 from myna.engines.base import MissingAsset, ModelUnusable, ParameterRefused, Placement, VoiceAsset
 from myna.engines.rvc import SPEC, onnxfile
-from myna.engines.rvc.backends import snr_db
+from myna.engines.rvc.backends.choice import snr_db
 from myna.engines.rvc.file import RvcFile
 from myna.engines.rvc.inspect import inspect
 from myna.engines.rvc.live import RvcLive

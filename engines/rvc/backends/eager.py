@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..base import BackendUnavailable, OutOfMemory
-from ..graphs import CudaCapturer, GraphReplay, allowed
-from .backends import Array, Stage, examples
-from .networks import AnyArray, Network, Shape
+from ...base import BackendUnavailable, OutOfMemory
+from ...graphs import CudaCapturer, GraphReplay, allowed
+from ..networks import AnyArray, Network, Shape
+from .backend import Array, Stage, examples
 
 
 @contextlib.contextmanager
