@@ -3,8 +3,9 @@
     python tools/bench_jobs.py [--jobs 10000] [--files 100] [--seconds 5] [--beside 60] [--json]
 
 Overhead is what the queue (this process and its worker) takes for the files over what the bare engine takes for them
-in one process, both one file at a time: in processor time, which other work on the machine hardly moves, and in
-wall time, which means something on a quiet machine only (workers are nice to others).
+in one process, both one file at a time and in turns of twenty files: the median of the turns' ratios, in processor time,
+which other work on the machine hardly moves, and in wall time, which means something on a quiet machine only (workers
+are nice to others).
 
 Live beside the queue is a session of the built-in voice in blocks of 20 ms, for as many seconds without jobs and then
 with a job on every core: the 99th percentile of its blocks' compute as its worker tells it, and its slips.
@@ -15,7 +16,9 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import bench
@@ -23,28 +26,53 @@ import numpy as np
 import psutil
 import soundfile
 
-from myna.control.contract import JobInfo, JobsList, JobSpec, JobsReply, JobsSubmit, JobsSubmitted
+from myna.control.contract import JobInfo, JobsList, JobSpec, JobsReply, JobsSubmit, JobsSubmitted, Message
 from myna.daemon import media
 from myna.daemon.jobs.parameters import resolved
 from myna.daemon.jobs.queue import JobQueue
 from myna.daemon.settings import Settings
 from myna.daemon.voices.library import VoiceLibrary
 from myna.engines import registry
-from myna.engines.base import Placement, VoiceParameters
+from myna.engines.base import FileVoice, Placement, VoiceParameters
 
 RATE_HZ = 16_000
 VOICE = "deep"
+TURN = 20  # files
 
 
-def open_queue(state: Path) -> JobQueue:
+class Told:
+    """Hears the queue's events, and tells when a job has ended."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ended: dict[str, JobInfo] = {}
+
+    def __call__(self, topic: str, message: Message) -> None:
+        """Take an event."""
+        if isinstance(message, JobInfo) and message.state in ("done", "failed", "cancelled"):
+            with self._changed:
+                self._ended[message.id] = message
+                self._changed.notify_all()
+
+    def ended(self, job: str) -> JobInfo:
+        """Wait for a job. SystemExit if it is not done."""
+        with self._changed:
+            self._changed.wait_for(lambda: job in self._ended)
+            info = self._ended[job]
+        if info.state != "done":
+            raise SystemExit(f"{job}: {info.error}")
+        return info
+
+
+def open_queue(state: Path, told: Told) -> JobQueue:
     """A queue with one worker at a time."""
     voices = VoiceLibrary(state, registry.specs())
-    return JobQueue(state, Settings(), lambda topic, message: None, voices.resolve, cores=2)
+    return JobQueue(state, Settings(), told, voices.resolve, cores=2)
 
 
 def many(folder: Path, jobs: int) -> dict[str, float]:
     """Seconds to submit and to list many jobs, and what the process grew by."""
-    queue = open_queue(folder / "many")
+    queue = open_queue(folder / "many", Told())
     specs = tuple(
         JobSpec(input=str(folder / "none.wav"), output=str(folder / f"{n}.wav"), voice=VOICE) for n in range(jobs)
     )
@@ -68,67 +96,67 @@ def many(folder: Path, jobs: int) -> dict[str, float]:
     }
 
 
-def ended(queue: JobQueue, job: str, poll_s: float = 0.002) -> JobInfo:
-    """Wait for a job."""
-    while (info := queue.show(job)).state not in ("done", "failed", "cancelled"):
-        time.sleep(poll_s)
-    if info.state != "done":
-        raise SystemExit(f"{job}: {info.error}")
-    return info
-
-
-def bare(inputs: list[Path], out: Path) -> dict[str, float]:
-    """Wall and processor seconds for the engine alone, its reading and writing of the files included."""
-    state = out.parent / "voices"
-    asset = VoiceLibrary(state, registry.specs()).resolve(VOICE)
-    parameters = VoiceParameters(**resolved(asset.defaults, {}))  # type: ignore[arg-type]
-    voice = registry.find(asset.engine).open_file(asset, Placement(), parameters)
-    out.mkdir()
-    began, used = time.perf_counter(), time.process_time()
-    for path in inputs:
-        with media.open_reader(path) as reader:
-            audio = reader.read(1 << 30)
-            made = voice.convert(audio, reader.rate_hz)
-            with media.Writer(out / path.name, voice.rate_hz or reader.rate_hz, "wav") as writer:
-                writer.write(made)
-                writer.commit()
-    return {"bare_s": time.perf_counter() - began, "bare_cpu_s": time.process_time() - used}
-
-
 def cpu_seconds(processes: list[psutil.Process]) -> float:
     """Processor seconds that these processes used so far."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
-def through_queue(inputs: list[Path], folder: Path) -> dict[str, float]:
-    """Wall and processor seconds for the same files through the queue, and how fast a warm worker takes a job up."""
-    queue = open_queue(folder / "state")
-    queue.start()
+def convert_bare(voice: FileVoice, inputs: list[Path], out: Path) -> None:
+    """The engine alone, its reading and writing of the files included."""
+    for path in inputs:
+        with media.open_reader(path) as reader:
+            made = voice.convert(reader.read(1 << 30), reader.rate_hz)
+            with media.Writer(out / path.name, voice.rate_hz or reader.rate_hz, "wav") as writer:
+                writer.write(made)
+                writer.commit()
 
-    def specs(name: str, paths: list[Path]) -> tuple[JobSpec, ...]:
-        return tuple(JobSpec(input=str(p), output=str(folder / name / p.name), voice=VOICE) for p in paths)
+
+def overhead(inputs: list[Path], folder: Path) -> dict[str, float]:
+    """Wall and processor seconds of both ways, and how fast a warm worker takes a job up."""
+    asset = VoiceLibrary(folder / "voices", registry.specs()).resolve(VOICE)
+    parameters = VoiceParameters(**resolved(asset.defaults, {}))  # type: ignore[arg-type]
+    voice = registry.find(asset.engine).open_file(asset, Placement(), parameters)
+    told = Told()
+    queue = open_queue(folder / "state", told)
+    queue.start()
+    spent: dict[str, list[float]] = {name: [] for name in ("bare_s", "bare_cpu_s", "queue_s", "queue_cpu_s")}
+
+    def submit(name: str, paths: list[Path]) -> tuple[str, ...]:
+        jobs = tuple(JobSpec(input=str(p), output=str(folder / name / p.name), voice=VOICE) for p in paths)
+        return queue.submit(JobsSubmit(jobs=jobs)).ids
+
+    def timed(name: str, work: Callable[[], object]) -> None:
+        began, used = time.perf_counter(), cpu_seconds(processes)
+        work()
+        spent[f"{name}_s"].append(time.perf_counter() - began)
+        spent[f"{name}_cpu_s"].append(cpu_seconds(processes) - used)
 
     try:
-        for job in queue.submit(JobsSubmit(jobs=specs("warm", inputs[:1]))).ids:
-            ended(queue, job)
+        (folder / "bare").mkdir()
+        convert_bare(voice, inputs[:1], folder / "bare")
+        told.ended(submit("warm", inputs[:1])[0])
         processes = [psutil.Process(), *psutil.Process().children()]
-        began, used = time.perf_counter(), cpu_seconds(processes)
-        jobs = queue.submit(JobsSubmit(jobs=specs("out", inputs))).ids
-        ended(queue, jobs[-1], 0.1)
-        whole, cpu = time.perf_counter() - began, cpu_seconds(processes) - used
+        for at in range(0, len(inputs), TURN):
+            some = inputs[at : at + TURN]
+            timed("bare", lambda some=some: convert_bare(voice, some, folder / "bare"))  # type: ignore[misc]
+            timed("queue", lambda some=some: [told.ended(job) for job in submit("out", some)])  # type: ignore[misc]
         starts = []
         for n in range(10):
             submitted = time.time()
-            (job,) = queue.submit(JobsSubmit(jobs=specs(f"start{n}", inputs[:1]))).ids
-            info = ended(queue, job)
+            info = told.ended(submit(f"start{n}", inputs[:1])[0])
             assert info.started_at is not None
             assert info.result is not None
             load = info.result["load_s"]
             assert isinstance(load, float)
             starts.append(info.started_at - submitted + load)
-        return {"queue_s": whole, "queue_cpu_s": cpu, "warm_start_ms": 1000 * float(np.median(starts))}
     finally:
         queue.close(force=True)
+    overheads = {
+        f"overhead_{name}_percent": 100 * float(np.median(np.divide(spent[f"queue{end}"], spent[f"bare{end}"])) - 1)
+        for name, end in (("wall", "_s"), ("cpu", "_cpu_s"))
+    }
+    sums = {name: sum(each) for name, each in spent.items()}
+    return {**sums, "warm_start_ms": 1000 * float(np.median(starts)), **overheads}
 
 
 def beside(folder: Path, seconds: float) -> dict[str, float]:
@@ -185,12 +213,9 @@ def main() -> int:
             audio = 0.2 * np.sin(2 * np.pi * (100 + n) * t) * (np.sin(2 * np.pi * 0.5 * t) > -0.8)
             soundfile.write(folder / "in" / f"{n}.wav", audio.astype(np.float32), RATE_HZ)
             inputs.append(folder / "in" / f"{n}.wav")
-        figures |= bare(inputs, folder / "bare")
-        figures |= through_queue(inputs, folder)
+        figures |= overhead(inputs, folder)
         if options.beside:
             figures |= beside(folder / "beside", options.beside)
-        figures["overhead_wall_percent"] = 100 * (figures["queue_s"] / figures["bare_s"] - 1)
-        figures["overhead_cpu_percent"] = 100 * (figures["queue_cpu_s"] / figures["bare_cpu_s"] - 1)
     if options.json:
         print(json.dumps(figures))
     else:

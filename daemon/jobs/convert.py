@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import cast
@@ -338,13 +339,9 @@ def _mark(order: Order, facts: dict[str, object], grid: Grid, cutting: Cutting) 
             return path, -1, -1
         return path, found.st_size, found.st_mtime_ns
 
-    try:
-        program = version("myna")  # another version of a voice gives other bytes
-    except PackageNotFoundError:
-        program = ""
     whole = (
         FORMAT_VERSION,
-        program,
+        _program(),  # another version of a voice gives other bytes
         identity(order.input),
         order.kind,
         order.seconds,
@@ -355,6 +352,15 @@ def _mark(order: Order, facts: dict[str, object], grid: Grid, cutting: Cutting) 
         tuple(asdict(cutting).items()),
     )
     return hashlib.sha256(msgspec.msgpack.encode(whole, enc_hook=str)).digest()[:16]
+
+
+@cache
+def _program() -> str:
+    """The version of myna that runs; empty where it is not installed."""
+    try:
+        return version("myna")
+    except PackageNotFoundError:
+        return ""
 
 
 def _published(work: Path, order: Order) -> dict[str, object] | None:
