@@ -3,9 +3,9 @@
     python tools/bench_jobs.py [--jobs 10000] [--files 100] [--seconds 5] [--beside 60] [--json]
 
 Overhead is what the queue (this process and its worker) takes for the files over what the bare engine takes for them
-in one process, both one file at a time and in turns of twenty files: the median of the turns' ratios, in processor time,
-which other work on the machine hardly moves, and in wall time, which means something on a quiet machine only (workers
-are nice to others).
+in one process, both one file at a time and in turns of twenty files: the median of the turns' ratios, in processor
+time, which other work on the machine hardly moves, and in wall time, which means something on a quiet machine only
+(workers are nice to others).
 
 Live beside the queue is a session of the built-in voice in blocks of 20 ms, for as many seconds without jobs and then
 with a job on every core: the 99th percentile of its blocks' compute as its worker tells it, and its slips.
