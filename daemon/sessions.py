@@ -20,6 +20,7 @@ import zmq
 
 from myna.control.contract import SessionStatus
 from myna.control.errors import MynaError
+from myna.daemon.child_environment import child_environment
 from myna.daemon.live.messages import (
     DEVICE_HUNG,
     Answer,
@@ -280,7 +281,7 @@ class LiveSession:
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
-                env={**os.environ, **self._environment},
+                env=child_environment(**self._environment),
             )
         self._heard_at = time.monotonic() + 20.0  # the first word comes after the imports
         self._stop_asked_at = None

@@ -11,6 +11,8 @@ ours, so that a busy machine slows both, and the ratio is printed. `--peer-scrip
 called as `PYTHON FILE BLOCK_MS CONTEXT_MS F0 THREADS MODELS`, says `ready`, then `done` for every line that it reads,
 and at the end of its input prints one JSON object with `cpu_ms`.
 
+Both run with the daemon's environment for children, which keeps idle threads of libraries from spinning.
+
 With ONEDNN_MAX_CPU_ISA=AVX2 the peer's other libraries are held to AVX2 too. onnxruntime, which runs the features of
 `--precision int8`, cannot be held: its figure is one of this processor's widest instructions.
 """
@@ -31,10 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from myna.engines.base import Placement, VoiceAsset, VoiceParameters
+from myna.daemon.child_environment import child_environment
+from myna.engines.base import Block, Placement, VoiceAsset, VoiceParameters
 from myna.engines.rvc.live import RvcLive
 
 RATE_HZ = 48000
+STAGED = 6  # blocks by which stages are timed
 GEOMETRIES = ("250/2500/rmvpe", "250/1000/rmvpe", "100/500/swift")
 PEER_SCRIPT = Path(__file__).with_name("bench_rvc_peer.py")
 RATES, KERNELS = (10, 10, 2, 2), (16, 16, 4, 4)
@@ -176,9 +180,14 @@ class Peer:
                 return
 
 
-def timed_stages(live: RvcLive, spent: dict[str, float]) -> None:
-    """Count the CPU time of every network call by its role."""
-    models = live._models
+def stages_cpu_ms(live: RvcLive, sound: Block) -> dict[str, float]:
+    """CPU-ms a block of every network by its role, and of all else, one after another: side by side they can't be told.
+
+    Args:
+        live: A voice that is warm.
+        sound: Blocks, shape (blocks, frames).
+    """
+    models, spent = live._models, dict[str, float]()
     made = models.stage
 
     def stage(network: Any, shapes: Any) -> Any:
@@ -193,6 +202,13 @@ def timed_stages(live: RvcLive, spent: dict[str, float]) -> None:
         return counted
 
     models.stage = stage  # type: ignore[method-assign]
+    beside, live._beside = live._beside, None
+    began = time.process_time()
+    for block in sound:
+        live.process(block)
+    whole = 1e3 * (time.process_time() - began)
+    models.stage, live._beside = made, beside  # type: ignore[method-assign]
+    return {role: ms / len(sound) for role, ms in (*spent.items(), ("rest", whole - sum(spent.values())))}
 
 
 def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, cache: Path) -> Row:
@@ -210,14 +226,12 @@ def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, 
     began = time.perf_counter()
     live.prepare(block)
     prepare_s = time.perf_counter() - began
-    sound = voice_like(block * (options.blocks + 8)).reshape(-1, block)
+    sound = voice_like(block * (8 + options.blocks + STAGED)).reshape(-1, block)
     heard = [live.process(b) for b in sound[:8]]
-    spent: dict[str, float] = {}
-    timed_stages(live, spent)
     asked = [block_ms, context_ms, method, str(options.threads), str(options.models)]
     peer = Peer([options.peer, options.peer_script, *asked]) if options.peer else None
     walls, cpu = [], 0.0
-    for b in sound[8:]:
+    for b in sound[8:-STAGED]:
         began, cpu_began = time.perf_counter(), time.process_time()
         heard.append(live.process(b))
         cpu += time.process_time() - cpu_began
@@ -225,6 +239,7 @@ def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, 
         if peer is not None:
             peer.block()
     cpu_ms = 1e3 * cpu / options.blocks
+    stages = stages_cpu_ms(live, sound[-STAGED:])
     facts = live.facts
     row = Row(
         geometry=geometry,
@@ -237,10 +252,9 @@ def measure(geometry: str, paths: dict[str, Path], options: argparse.Namespace, 
         p95_ms=float(np.percentile(walls, 95)),
         load=float(np.percentile(walls, 95)) / float(block_ms),
         rss_mb=resident_mb(),
-        stages={role: ms / options.blocks for role, ms in spent.items()},
+        stages=stages,
         notes=(*facts.fallbacks, *facts.notes),
     )
-    row.stages["rest"] = cpu_ms - sum(row.stages.values())
     live.close()
     if facts.backend != "eager" and options.snr:
         eager = RvcLive(
@@ -328,8 +342,7 @@ def main() -> int:
             command += ["--threads", str(options.threads), "--blocks", str(options.blocks), *passed]
             if options.peer:
                 command += ["--peer", options.peer, "--peer-script", options.peer_script]
-            environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
-            if subprocess.run(command, check=False, env=environment).returncode != 0:
+            if subprocess.run(command, check=False, env=child_environment()).returncode != 0:
                 return 1
             rows.append(json.loads(told.read_text("utf-8")))
         if options.json:

@@ -18,6 +18,7 @@ import psutil
 
 from myna.control.contract import FlushRow, ModelInfo, UnloadRow
 from myna.control.errors import MynaError
+from myna.daemon.child_environment import child_environment
 from myna.daemon.jobs import messages
 from myna.daemon.jobs.messages import (
     Answer,
@@ -83,7 +84,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=child_environment(PYTHONFAULTHANDLER="1"),
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -144,14 +145,6 @@ class _Worker:
                 break
             deed()
             self.gone.wait(wait_s)
-
-
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
-    # Spinning barriers of idle OpenMP threads cost most on a machine that has other work; the user's own win.
-    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    environment["PYTHONFAULTHANDLER"] = "1"
-    return environment
 
 
 def _memory(pid: int) -> int | None:

@@ -1,5 +1,8 @@
 """An RVC voice in a live session."""
 
+from concurrent.futures import wait
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +13,7 @@ from ..base import Block, Placement, VoiceAsset, VoiceFacts, VoiceParameters
 from ..f0.extractors import PitchExtractor
 from ..f0.pitch import autotuned, coarse, gaps_filled, transposed
 from ..f0.salience import MULTIPLE
+from .beside import Beside
 from .features import doubled, protected
 from .geometry import HOP_16K, RATE_16K, Geometry, formant_step, plan
 from .models import Models
@@ -51,6 +55,9 @@ class RvcLive:
         except BaseException:
             self._models.close()
             raise
+        # Two networks of one thread each take less of the processor than one after the other on two threads.
+        apart = self._extractor is not None and placement.threads > 1 and self._models.choice.backend.name == "openvino"
+        self._beside = Beside("pitch") if apart else None
         self._parameters = parameters
         self._rate_hz = rate_hz
         self._resampler = StreamResampler(rate_hz, RATE_16K)
@@ -161,6 +168,8 @@ class RvcLive:
 
     def close(self) -> None:
         """Let go of memory."""
+        if self._beside is not None:
+            self._beside.close()
         self._models.close()
         self._extractors.clear()
         self._extractor = None
@@ -218,10 +227,8 @@ class RvcLive:
         models, parameters = self._models, self._parameters
         self.rendered_blocks += 1
         heard = self._heard[-sizes.total * HOP_16K :]
-        raw_hz: Array | None = None
-        if self._extractor is not None:
-            raw_hz = self._found(heard, sizes)
-        phone = self._phone(heard, raw_hz, sizes)
+        features, raw_hz = self._recognised(heard, sizes)
+        phone = self._phone(features, raw_hz, sizes)
         sid = np.array([parameters.speaker_id], np.int64)
         first_latent = self._frame - (sizes.total - sizes.flow_head)
         noise = self._latent_noise.rows(first_latent, sizes.total - sizes.flow_head).T
@@ -255,6 +262,24 @@ class RvcLive:
             )
         return new
 
+    def _recognised(self, heard: Array, sizes: Geometry) -> tuple[Array, Array | None]:
+        """Content features of the context, and its pitch where the voice has one; at the same time if that helps."""
+        if self._extractor is None:
+            return self._features(heard), None
+        if self._beside is None:
+            return self._features(heard), self._found(heard, sizes)
+        pitch = self._beside.start(partial(self._found, heard, sizes))
+        try:
+            features = self._features(heard)
+        finally:
+            wait([pitch])  # whatever becomes of this block, the next one finds the extractor at rest
+        return features, pitch.result()
+
+    def _features(self, heard: Array) -> Array:
+        """Content features, (frames of 20 ms, width)."""
+        features = self._models.stage(self._models.content, [(1, heard.shape[0])])(heard[None])[0]
+        return np.concatenate((features, features[-1:]))
+
     def _found(self, heard: Array, sizes: Geometry) -> Array:
         """Pitch of the context, with the newest frames found in this block."""
         assert self._extractor is not None
@@ -269,11 +294,9 @@ class RvcLive:
         f0_hz = gaps_filled(raw_hz) if parameters.unvoiced == "original" else raw_hz
         return autotuned(transposed(f0_hz, parameters.pitch), parameters.autotune)
 
-    def _phone(self, heard: Array, raw_hz: Array | None, sizes: Geometry) -> Array:
-        """Content features of the context, doubled to 10 ms; retrieval touches what reaches the latent only."""
+    def _phone(self, features: Array, raw_hz: Array | None, sizes: Geometry) -> Array:
+        """Content features doubled to 10 ms; retrieval touches what reaches the latent only."""
         models, parameters = self._models, self._parameters
-        features = models.stage(models.content, [(1, heard.shape[0])])(heard[None])[0]
-        features = np.concatenate((features, features[-1:]))
         if models.index is None or parameters.index_rate <= 0:
             return doubled(features, sizes.total)
         own = doubled(features, sizes.total)

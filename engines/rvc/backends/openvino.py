@@ -43,7 +43,7 @@ class OpenVino:
             raise BackendUnavailable("this CPU does not multiply bf16 natively")
         if precision not in ("bf16", "fp32", "int8"):
             raise BackendUnavailable(f"OpenVINO computes in bf16, fp32 or int8 here, not {precision}")
-        self._features = OnnxRuntime("int8", threads, cache_dir) if precision == "int8" else None
+        self._features = OnnxRuntime("int8", max(1, threads - 1), cache_dir) if precision == "int8" else None
         if self._features is not None:
             self.providers += self._features.providers
         self.precision = precision
@@ -86,13 +86,17 @@ class OpenVino:
         return run
 
     def _threads_for(self, network: Network) -> int:
-        """All that are allowed for the content encoder, and for everything where tiles do not multiply.
+        """All that are allowed for a decoder without tiles, one for what is short, and for the content encoder all but
+        the one on which the pitch is found meanwhile.
 
-        The layers of the others are done in less than a millisecond in bf16; threads then wait for each other, on the
-        processor, for longer than they help. A decoder of 36 frames took 87 CPU-ms and 64 ms on two threads of a busy
-        machine, 46 and 48 ms on one; 50 and 29, 43 and 43 on an idle one.
+        Threads wait for each other on the processor after each layer, for longer than short layers take. CPU-ms and ms
+        on two threads, then on one: content encoder of 2.8 s in bf16 118 and 50, 80 and 75, beside which RMVPE takes
+        35; decoder of 36 frames in bf16 50 and 29, 43 and 43. Held to AVX2: decoder 539 and 276, 438 and 438; pitch
+        102 and 51, 84 and 84; latent 52 and 26, 43 and 43.
         """
-        return self._threads if network.role == "content" or self.precision != "bf16" else 1
+        if network.role == "content":
+            return max(1, self._threads - 1)
+        return self._threads if network.role == "audio" and self.precision != "bf16" else 1
 
     def _let_pages_go(self, network: Network) -> None:
         """Give back the memory that the exported weights took while they were repacked.

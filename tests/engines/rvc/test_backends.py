@@ -14,7 +14,7 @@ from file_watch import Watch
 from numpy.typing import NDArray
 from tiny_models import PLAIN, asset
 
-from myna.engines.base import BackendUnavailable, Placement
+from myna.engines.base import BackendUnavailable, Placement, VoiceParameters
 from myna.engines.rvc.backends import choice as choosing
 from myna.engines.rvc.backends import openvino as on_openvino
 from myna.engines.rvc.backends.backend import examples
@@ -201,9 +201,9 @@ def test_products_written_as_convolutions_give_the_same(models: Models, exports:
     assert snr_db(found[0], found[1]) > 100
 
 
-@pytest.mark.parametrize(("precision", "alone"), [("fp32", set()), ("bf16", {"latent", "audio", "pitch"})])
-def test_in_bf16_only_the_encoder_takes_more_than_one_thread(
-    models: Models, exports: Path, precision: str, alone: set[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("precision", "decoder"), [("fp32", 3), ("bf16", 1)])
+def test_short_networks_take_one_thread_and_the_encoder_leaves_one_for_the_pitch(
+    models: Models, exports: Path, precision: str, decoder: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, int] = {}
 
@@ -229,11 +229,30 @@ def test_in_bf16_only_the_encoder_takes_more_than_one_thread(
     core = openvino.Core()
     monkeypatch.setattr(openvino, "Core", lambda: Recorded(core))
     monkeypatch.setattr(on_openvino, "has_amx", lambda: True)
-    backend = OpenVino(precision, 2, exports)
+    backend = OpenVino(precision, 3, exports)
     for network, shapes in all_of(models):
         made = backend.stage(network, shapes)(*examples(network, shapes))
         assert np.isfinite(made).all()
-    assert asked == {role: 1 if role in alone else 2 for role in ("content", "latent", "audio", "pitch")}
+    assert asked == {"content": 2, "latent": 1, "audio": decoder, "pitch": 1}
+
+
+def test_pitch_and_features_side_by_side_are_what_they_are_one_after_the_other(
+    folder: Path, exports: Path, speech_16k: Array
+) -> None:
+    placement = Placement(backend="openvino", precision="fp32", threads=2, cache_dir=exports)
+    parameters = VoiceParameters(f0_method="rmvpe", context_ms=300.0)
+    blocks = speech_16k[: 8 * 1600].reshape(8, 1600)
+    heard = []
+    for apart in (True, False):
+        live = RvcLive(asset(folder, rmvpe=True), placement, parameters, 16000)
+        assert live._beside is not None
+        if not apart:
+            live._beside.close()
+            live._beside = None
+        heard.append(np.concatenate([live.process(block) for block in blocks]))
+        live.close()
+    np.testing.assert_array_equal(heard[0], heard[1])
+    assert heard[0].any()
 
 
 @pytest.mark.parametrize(
