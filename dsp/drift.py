@@ -7,9 +7,10 @@ class ClockModel:
     """From jittering (time, frame count) stamps to a smooth line between time and frames.
 
     A second-order delay-locked loop. It starts wide to lock within about two seconds and narrows to
-    `bandwidth_hz`; an error beyond `jump_ms` for `jump_count` stamps in a row is taken for a jump (suspend, a
-    restarted server) and locks anew. Times are ns of any monotonic clock; the arithmetic is float64 on
-    differences, good for years.
+    `bandwidth_hz`; an error beyond `jump_ms` for `jump_count` stamps in a row is taken for a jump (lost input,
+    suspend, a restarted server) and locks anew. Stamps that come faster than their frames, as callbacks do that
+    make up for a stall without loss, do not count: they catch up by themselves. Times are ns of any monotonic
+    clock; the arithmetic is float64 on differences, good for years.
 
     Source: F. Adriaensen, "Using a DLL to filter time", 2005.
     """
@@ -18,11 +19,12 @@ class ClockModel:
     _time: float
     _frames: int
     _frame_ns: float
+    _seen: tuple[int, int]  # the stamp before, taken or not
     _age_s: float
     _far: int
 
     def __init__(
-        self, rate_hz: float, *, bandwidth_hz: float = 0.05, jump_ms: float = 100.0, jump_count: int = 3
+        self, rate_hz: float, *, bandwidth_hz: float = 0.05, jump_ms: float = 40.0, jump_count: int = 3
     ) -> None:
         if not rate_hz > 0.0 or not bandwidth_hz > 0.0:
             raise ValueError("rate_hz and bandwidth_hz must be positive")
@@ -56,10 +58,12 @@ class ClockModel:
         fresh = frames - self._frames
         if fresh == 0:
             return
+        paced = time_ns - self._seen[0] > 0.5 * (frames - self._seen[1]) * self._frame_ns
+        self._seen = time_ns, frames
         expected = self._time + fresh * self._frame_ns
         error = (time_ns - self._origin) - expected
         if fresh < 0 or abs(error) > self._jump_ns:
-            self._far += 1
+            self._far += paced
             if fresh < 0 or self._far >= self._jump_count:
                 self.jumps += 1
                 self._start(time_ns, frames, self._frame_ns)
@@ -97,12 +101,14 @@ class ClockModel:
         self._origin = None
         self._time = 0.0
         self._frames = 0
+        self._seen = 0, 0
         self._frame_ns = self._nominal_ns
         self._age_s = 0.0
         self._far = 0
 
     def _start(self, time_ns: int, frames: int, frame_ns: float | None = None) -> None:
         self._origin, self._time, self._frames = time_ns, 0.0, frames
+        self._seen = time_ns, frames
         self._frame_ns = frame_ns or self._nominal_ns
         self._age_s = 1e-3
         self._far = 0

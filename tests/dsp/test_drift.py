@@ -47,6 +47,31 @@ def test_a_jump_is_taken_and_an_outlier_is_not() -> None:
     assert clock.frames_at(3_600_000_000_000 + 799 * 10_000_000) == pytest.approx(799 * 480, abs=1.0)
 
 
+@pytest.mark.parametrize("lost_ms", [45, 60, 90, 200])
+def test_lost_input_is_a_jump_within_a_tenth_of_a_second(lost_ms: int) -> None:
+    """Callbacks that did not come, with what they would have brought: the line must not creep there for 20 s."""
+    clock = ClockModel(48000.0)
+    for turn in range(1500):
+        clock.update(turn * 10_000_000, turn * 480)
+    for turn in range(1500, 1510):
+        clock.update((turn * 10 + lost_ms) * 1_000_000, turn * 480)
+    assert clock.jumps == 1
+    assert clock.frames_at((15_090 + lost_ms) * 1_000_000) == pytest.approx(1509 * 480, abs=48.0)
+
+
+@pytest.mark.parametrize("held_ms", [45, 90, 200])
+def test_callbacks_that_catch_up_are_none(held_ms: int) -> None:
+    """Nothing is lost: those that were due come at once when the machine goes on; the last of them pull a little."""
+    clock = ClockModel(48000.0)
+    for turn in range(1500):
+        clock.update(turn * 10_000_000, turn * 480)
+    goes_on_ms = 15_000 + held_ms
+    for turn in range(1500, 1700):
+        clock.update(max(turn * 10, goes_on_ms) * 1_000_000, turn * 480)
+    assert clock.jumps == 0
+    assert clock.frames_at(16_990 * 1_000_000) == pytest.approx(1699 * 480, abs=4 * 48.0)
+
+
 @pytest.mark.parametrize("name", sorted(DRIFTS))
 @pytest.mark.parametrize("jitter_ms", [0.0, 1.0])
 def test_the_level_is_held_within_2_ms_for_hours(name: str, jitter_ms: float) -> None:

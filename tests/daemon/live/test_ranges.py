@@ -37,6 +37,22 @@ def test_clocks_further_apart_than_can_be_followed_are_reported() -> None:
     assert "followed by resampling alone" in failed
 
 
+@pytest.mark.parametrize("lost_ms", [45.0, 60.0, 90.0, 150.0, 400.0])
+def test_after_lost_input_the_delay_is_nominal_within_a_second(lost_ms: float) -> None:
+    rig = cheap(100.0, 20.0)
+    rig.run(20.0)
+    before = delay_ms(rig, 1024, 1500.0)[0]
+    rig.audio.stall("mic", lost_ms / 1000.0)
+    rig.run(lost_ms / 1000.0 + 1.0)
+    for _ in range(6):
+        now, peak = delay_ms(rig, 1024, 1500.0)
+        assert peak > 0.9
+        assert now == pytest.approx(before, abs=2.0)
+        assert now == pytest.approx(declared_ms(rig), abs=2.0)
+        rig.run(1.5)
+    assert rig.status.xruns <= 2  # the hole, and the block that came late by it; 7 where the delay crept back
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_model_too_slow_by_anything_for_any_time(seed: int) -> None:
     dice = np.random.default_rng(seed)
