@@ -14,7 +14,7 @@ from myna.daemon.audio.fake import FakeStream, Signal
 from myna.daemon.live.messages import VoiceOrder
 from myna.dsp.stage import Block
 from tools.live_rig import Behaviour, Rig, declared_ms, delay_ms, time_s
-from tools.soak.laws import ALIKE, Record, find, judge, level_db
+from tools.soak.laws import ALIKE, LONGEST_MS, Record, find, judge, level_db
 from tools.soak.progress import Progress
 from tools.soak.table import Table
 
@@ -24,6 +24,7 @@ PERIOD_MS = 100.0
 IDLE_S = 0.1  # how often a loop without input looks up
 SIGNATURE_HZ = 997.0
 LOUD = 0.05
+PREFILLS = 10  # steps in which one may be given back, one after the other
 QUIET_S = (15.0, 100.0)  # after every event
 STRETCHES = 12  # whose age is looked at in one event
 LOOK_BACK_S = 8.0
@@ -248,12 +249,22 @@ class Soak:
         self.rig.mic.signal = self._speech
         self.rig.run(4.0)
 
+    def told_ms(self) -> float:
+        """The delay that is told, once all that was placed by another (before a prefill was given back) is heard."""
+        told = declared_ms(self.rig)
+        for _ in range(PREFILLS):
+            self.rig.run(LONGEST_MS / 1000.0)
+            before, told = told, declared_ms(self.rig)
+            if told == before:
+                break
+        return told
+
     def measure(self) -> None:
         """The delay as told and as it is; and, now and then, what bypass lets through."""
         if self.rig.session._running is None:
             self.record.delays_ms.append((-np.inf, np.inf))
             return
-        declared = declared_ms(self.rig)
+        declared = self.told_ms()
         measured, peak = delay_ms(self.rig, 2048, 1500.0)
         self.record.held_ms.append(declared)
         self.record.delays_ms.append((declared, measured if peak > 0.9 else np.inf))  # inf: nothing was found there
