@@ -175,9 +175,13 @@ def write_connection(state: Path, connection: Connection) -> Path:
 
 
 def mend_connection(state: Path, connection: Connection) -> bool:
-    """Write the file again if somebody removed or damaged it; whether that was so. Errors as `write_connection`."""
+    """Write the file again if somebody removed or damaged it; whether that was so. Errors as `write_connection`.
+
+    That of another daemon that lives is left alone: two must not take it from each other for ever.
+    """
     with contextlib.suppress(MynaError):
-        if load_connection(connection_file(state)) == connection:
+        found = load_connection(connection_file(state))
+        if found == connection or is_alive(found):
             return False
     write_connection(state, connection)
     return True

@@ -25,6 +25,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from myna.engines.base import Block, Placement, VoiceAsset, VoiceParameters
 from myna.engines.rvc.live import RvcLive
 
 RATE_HZ = 48000
+PEER_S = 900.0  # that another engine may take for all its blocks
 STAGED = 6  # blocks by which stages are timed
 GEOMETRIES = ("250/2500/rmvpe", "250/1000/rmvpe", "100/500/swift")
 PEER_SCRIPT = Path(__file__).with_name("bench_rvc_peer.py")
@@ -149,6 +151,9 @@ class Peer:
         self._child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
+        self._limit = threading.Timer(PEER_S, self._child.kill)  # one that hangs is told as one that failed
+        self._limit.daemon = True
+        self._limit.start()
         self._until("ready")
 
     def block(self) -> None:
@@ -162,6 +167,7 @@ class Peer:
     def answer(self) -> dict[str, Any]:
         """What it measured; empty where it failed."""
         out, _ = self._child.communicate(timeout=60)
+        self._limit.cancel()
         try:
             told = json.loads(out.strip().splitlines()[-1])
         except (ValueError, IndexError):

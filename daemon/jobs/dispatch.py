@@ -34,7 +34,7 @@ from myna.daemon.jobs.scheduler import (
     UnitDone,
     is_accelerator,
 )
-from myna.daemon.jobs.store import Row, Store, number_of
+from myna.daemon.jobs.store import Row, Store, no_such_job, number_of
 from myna.daemon.jobs.telling import error_of, info_of, overdue, waited_too_long
 from myna.daemon.jobs.traces import trace_of
 from myna.daemon.orders import PlacementOrder, VoiceOrder
@@ -146,7 +146,7 @@ class Dispatch:
         """A job as it is stored. MynaError("not_found")."""
         row = self._store.row(number_of(job))
         if row is None:
-            raise MynaError("not_found", f"There is no job {job!r}. `myna jobs` lists them.", job=job)
+            raise no_such_job(job)
         return row
 
     def info(self, row: Row) -> JobInfo:
@@ -223,6 +223,7 @@ class Dispatch:
         self.executor.stop(action.job, action.attempt)
 
     def news(self, message: FromWorker) -> None:
+        """A worker's word on an attempt under way; of any other it is too late."""
         if not isinstance(message, Opened | Standing | Unit):
             return
         job, attempt = message.job, message.attempt
@@ -278,6 +279,7 @@ class Dispatch:
         self._publish("log", LogLine(level="info", message=text))
 
     def ended(self, message: Ended) -> None:
+        """A worker let go of an attempt: what came of it, for the scheduler."""
         job, attempt = message.job, message.attempt
         running = self._running.get(job)
         if running is None or running.number != attempt:

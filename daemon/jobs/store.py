@@ -121,8 +121,13 @@ def number_of(job: str) -> int:
     """The number in a job's id. MynaError("not_found") if it is none."""
     number = job_number(job)
     if number is None:
-        raise MynaError("not_found", f"There is no job {job!r}. `myna jobs` lists them.", job=job)
+        raise no_such_job(job)
     return number
+
+
+def no_such_job(job: str) -> MynaError:
+    """What is told of an id that no job has."""
+    return MynaError("not_found", f"There is no job {job!r}. `myna jobs` lists them.", job=job)
 
 
 P = ParamSpec("P")

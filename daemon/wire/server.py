@@ -251,15 +251,7 @@ class Server:
     # --- events -----------------------------------------------------------------------------------------
 
     def publish(self, topic: str, message: msgspec.Struct) -> None:
-        """Tell subscribers, from any thread, without waiting.
-
-        Events are numbered per topic as they are published, so a subscriber sees what was lost. Of
-        `live.meters` only a session's latest is kept; of the rest the last 4096 not yet sent.
-
-        Raises:
-            ValueError: The topic is not published, or the message is not of its type.
-            MynaError: `too_large`.
-        """
+        """Tell subscribers, from any thread, without waiting; rules and errors as `Events.publish`."""
         self._events.publish(topic, message)
         self._wake()
 

@@ -75,6 +75,22 @@ def test_a_file_elsewhere_is_named_by_the_environment(state: Path, monkeypatch: 
     assert connection.read_connection().endpoint == "tcp://studio:5555"
 
 
+def test_a_file_is_mended_but_not_that_of_another_that_lives(state: Path) -> None:
+    path = connection.connection_file(state)
+    assert connection.mend_connection(state, HERE)
+    assert not connection.mend_connection(state, HERE)
+    path.write_bytes(b"junk")
+    assert connection.mend_connection(state, HERE)
+    other = Connection(endpoint="ipc:///other", events="", pid=os.getppid(), started=started_at(os.getppid()))
+    connection.write_connection(state, other)
+    assert not connection.mend_connection(state, HERE)
+    assert connection.load_connection(path) == other
+    gone = Connection(endpoint="ipc:///gone", events="", pid=2**22 + 1)
+    connection.write_connection(state, gone)
+    assert connection.mend_connection(state, HERE)
+    assert connection.load_connection(path) == HERE
+
+
 def test_only_its_own_file_is_removed(state: Path) -> None:
     path = connection.write_connection(state, HERE)
     connection.remove_connection(state, os.getpid() + 1)

@@ -49,3 +49,4 @@ def test_the_delay_stays_while_clocks_run_apart(servers: tuple[AudioServer, Audi
         assert max(delays) - min(delays) < 3.0
         assert status["duplex"] is False
         assert abs(abs(status["drift_ppm"]) - 1000) < 300
+        daemon.myna("down")

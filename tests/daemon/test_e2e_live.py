@@ -166,6 +166,7 @@ def test_a_held_interpreter_lock_makes_no_gap(server: AudioServer, tmp_path: Pat
         # Held threads read clocks late: the delay wanders by 0.1 ms in seconds, which low noise does not tell.
         heard, _ = daemon.hear_calmly(noise(4.0, 400.0), tries=3)
         assert heard.delay_ms()[1] > 0.99
+        daemon.myna("down")
 
 
 def test_a_restarted_sound_server_is_a_loss_that_mends_itself(

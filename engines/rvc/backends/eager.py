@@ -11,17 +11,16 @@ import torch
 from ...base import BackendUnavailable, OutOfMemory
 from ...graphs import CudaCapturer, GraphReplay, allowed
 from ..networks import AnyArray, Network, Shape
-from .backend import Array, Stage, examples
+from .backend import Array, Stage, examples, memory_for
 
 
 @contextlib.contextmanager
 def _memory(what: str) -> Iterator[None]:
     try:
-        yield
+        with memory_for(what):
+            yield
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(f"no room on the device for {what}") from error
-    except MemoryError as error:
-        raise OutOfMemory(f"no room in memory for {what}") from error
 
 
 class Eager:

@@ -113,15 +113,12 @@ class Program:
         return self.told
 
 
-def test_signal() -> NDArray[np.float32]:
+def noise_and_sine() -> NDArray[np.float32]:
     """Half a second each of silence and noise, 3 s of sine, noise, silence."""
     noise = np.random.default_rng(3).uniform(-0.5, 0.5, RATE // 2)
     quiet = np.zeros(RATE // 2)
     sine = 0.5 * np.sin(2 * np.pi * HZ / RATE * np.arange(3 * RATE))
     return np.concatenate([quiet, noise, sine, noise, quiet]).astype(np.float32)
-
-
-test_signal.__test__ = False  # type: ignore[attr-defined]
 
 
 def play_and_record(server: AudioServer, sound: NDArray[np.float32], folder: Path) -> NDArray[np.float32]:
@@ -192,7 +189,7 @@ def slipped_frames(recording: NDArray[np.float32], sound: NDArray[np.float32]) -
 def test_sound_passes_unchanged_and_with_a_constant_delay(
     any_server: AudioServer, period_ms: float, tmp_path: Path
 ) -> None:
-    server, program, sound = any_server, Program(any_server, period_ms), test_signal()
+    server, program, sound = any_server, Program(any_server, period_ms), noise_and_sine()
     try:
         settled = program.wait_for("settled", 20.0)
         # The players and the server are not ours, and they too slip on a busy machine: then measure again.
@@ -219,7 +216,7 @@ def test_a_held_interpreter_lock_makes_no_gap(server: AudioServer, tmp_path: Pat
     program = Program(server, hold_ms=60.0)
     try:
         settled = program.wait_for("settled", 20.0)
-        play_and_record(server, test_signal(), tmp_path)
+        play_and_record(server, noise_and_sine(), tmp_path)
     finally:
         told = program.stop()
     print(told["holds"], told["stats"])
@@ -247,7 +244,7 @@ def test_killed_server_is_told_and_a_new_one_works_in_a_fresh_process(server: Au
     again = Program(server)
     try:
         again.wait_for("settled", 20.0)
-        recording = play_and_record(server, test_signal(), tmp_path)
+        recording = play_and_record(server, noise_and_sine(), tmp_path)
     finally:
         again.stop()
     assert np.max(np.abs(recording)) > 0.4
@@ -292,7 +289,7 @@ def test_a_lost_stream_is_opened_again_in_the_same_process(server: AudioServer) 
 
 
 def test_a_file_plays_on_a_device_and_ends(server: AudioServer, tmp_path: Path) -> None:
-    sound = test_signal()
+    sound = noise_and_sine()
     soundfile.write(tmp_path / "speech.wav", sound, RATE, subtype="FLOAT")
     silence = np.zeros(5 * RATE, np.float32)
     program = Program(server, source=f"file:{tmp_path / 'speech.wav'}")
