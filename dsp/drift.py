@@ -2,15 +2,21 @@
 
 import math
 
+LEAST_STEP_MS = 4.0  # a clock's step is told from jitter beyond this, or eight times what its stamps scatter by,
+STEP_MS = 40.0  # and surely beyond this
+SURE_MS = 60.0  # errors that are needed for it, all together
+SCATTER_S = 1.0  # that the scatter is known by
+
 
 class ClockModel:
     """From jittering (time, frame count) stamps to a smooth line between time and frames.
 
     A second-order delay-locked loop. It starts wide to lock within about two seconds and narrows to
-    `bandwidth_hz`; an error beyond `jump_ms` for `jump_count` stamps in a row is taken for a jump (lost input,
-    suspend, a restarted server) and locks anew. Stamps that come faster than their frames, as callbacks do that
-    make up for a stall without loss, do not count: they catch up by themselves. Times are ns of any monotonic
-    clock; the arithmetic is float64 on differences, good for years.
+    `bandwidth_hz`. Stamps that are off by far more than they usually scatter, and all by the same, are no jitter but
+    a step (lost input, suspend, a restarted server): the line moves there at once and keeps its slope, which is a
+    crystal's. Stamps that come faster than their frames, as callbacks do that make up for a stall without loss, say
+    nothing of a step: they catch up by themselves. Times are ns of any monotonic clock; the arithmetic is float64 on
+    differences, good for years.
 
     Source: F. Adriaensen, "Using a DLL to filter time", 2005.
     """
@@ -20,19 +26,17 @@ class ClockModel:
     _frames: int
     _frame_ns: float
     _seen: tuple[int, int]  # the stamp before, taken or not
-    _age_s: float
-    _far: int
+    _age_s: float  # of what is known of the slope
+    _placed_s: float  # since the line began, or stepped
+    _scatter_ns: float  # what a stamp is usually off by
+    _off_ns: list[float]  # the latest stamps' errors, as long as they look like a step
 
-    def __init__(
-        self, rate_hz: float, *, bandwidth_hz: float = 0.05, jump_ms: float = 40.0, jump_count: int = 3
-    ) -> None:
+    def __init__(self, rate_hz: float, *, bandwidth_hz: float = 0.05) -> None:
         if not rate_hz > 0.0 or not bandwidth_hz > 0.0:
             raise ValueError("rate_hz and bandwidth_hz must be positive")
         self._nominal_ns = 1e9 / rate_hz
         self._bandwidth = bandwidth_hz
-        self._jump_ns = jump_ms * 1e6
-        self._jump_count = jump_count
-        self.jumps = 0
+        self.steps = 0
         self.reset()
 
     @property
@@ -53,7 +57,7 @@ class ClockModel:
     def update(self, time_ns: int, frames: int) -> None:
         """Take one stamp: at `time_ns` the count stood at `frames`; one without new frames is ignored."""
         if self._origin is None:
-            self._start(time_ns, frames)
+            self._place(time_ns, frames)
             return
         fresh = frames - self._frames
         if fresh == 0:
@@ -62,22 +66,16 @@ class ClockModel:
         self._seen = time_ns, frames
         expected = self._time + fresh * self._frame_ns
         error = (time_ns - self._origin) - expected
-        if fresh < 0 or abs(error) > self._jump_ns:
-            self._far += paced
-            if fresh < 0 or self._far >= self._jump_count:
-                self.jumps += 1
-                self._start(time_ns, frames, self._frame_ns)
+        if fresh < 0 or abs(error) > self._far_ns():
+            if fresh < 0:  # the count began anew
+                self.steps += 1
+                self._place(time_ns, frames)
+            elif self._is_step(error, paced):
+                self.steps += 1
+                self._place(time_ns + round(sum(self._off_ns) / len(self._off_ns) - error), frames)
             return
-        self._far = 0
-        seconds = fresh * self._nominal_ns * 1e-9
-        self._age_s += seconds
-        # Wide at first: a loop that has run for t seconds can't know better than a bandwidth of about 1/t.
-        bandwidth = max(self._bandwidth, 0.35 / self._age_s)
-        omega = min(2.0 * math.pi * bandwidth * seconds, 0.7)
-        self._time = expected + math.sqrt(2.0) * omega * error
-        self._frame_ns += omega * omega * error / fresh
-        # No clock is off by more than this; a burst of late stamps must not make it seem so.
-        self._frame_ns = min(max(self._frame_ns, self._nominal_ns * 0.995), self._nominal_ns * 1.005)
+        self._off_ns.clear()
+        self._follow(error, expected, fresh)
         self._frames = frames
         if self._time > 1e15:  # a fortnight: keep the differences small
             whole = int(self._time)
@@ -99,19 +97,48 @@ class ClockModel:
     def reset(self) -> None:
         """Forget all stamps."""
         self._origin = None
-        self._time = 0.0
-        self._frames = 0
-        self._seen = 0, 0
         self._frame_ns = self._nominal_ns
-        self._age_s = 0.0
-        self._far = 0
+        self._age_s = self._scatter_ns = 0.0
+        self._place(0, 0)
+        self._origin = None
 
-    def _start(self, time_ns: int, frames: int, frame_ns: float | None = None) -> None:
+    def _place(self, time_ns: int, frames: int) -> None:
+        """Lay the line through a stamp; its slope stays."""
         self._origin, self._time, self._frames = time_ns, 0.0, frames
         self._seen = time_ns, frames
-        self._frame_ns = frame_ns or self._nominal_ns
-        self._age_s = 1e-3
-        self._far = 0
+        self._placed_s = 1e-3
+        self._off_ns = []
+
+    def _follow(self, error: float, expected: float, fresh: int) -> None:
+        """Draw the line towards a stamp that is off by `error` ns."""
+        seconds = fresh * self._nominal_ns * 1e-9
+        self._age_s += seconds
+        self._placed_s += seconds
+        self._scatter_ns += min(seconds / min(self._age_s, SCATTER_S), 1.0) * (abs(error) - self._scatter_ns)
+        placing, sloping = self._omega(self._placed_s, seconds), self._omega(self._age_s, seconds)
+        self._time = expected + math.sqrt(2.0) * placing * error
+        self._frame_ns += sloping * sloping * error / fresh
+        # No clock is off by more than this; a burst of late stamps must not make it seem so.
+        self._frame_ns = min(max(self._frame_ns, self._nominal_ns * 0.995), self._nominal_ns * 1.005)
+
+    def _omega(self, age_s: float, seconds: float) -> float:
+        """Wide at first: a loop that has run for t seconds can't know better than a bandwidth of about 1/t."""
+        return min(2.0 * math.pi * max(self._bandwidth, 0.35 / age_s) * seconds, 0.7)
+
+    def _far_ns(self) -> float:
+        """The error beyond which a stamp may tell of a step."""
+        if self._age_s < 0.3:
+            return 1e6 * STEP_MS
+        return min(max(8.0 * self._scatter_ns, 1e6 * LEAST_STEP_MS), 1e6 * STEP_MS)
+
+    def _is_step(self, error: float, paced: bool) -> bool:
+        """Whether this far stamp and those just before it tell of a step: at least three, more the smaller it is."""
+        if not paced:
+            return False
+        off = [*self._off_ns, error]
+        alike = max(off) - min(off) < 0.5 * min(map(abs, off))
+        self._off_ns = off if alike else [error]
+        return len(self._off_ns) >= 3 and sum(map(abs, self._off_ns)) > 1e6 * SURE_MS
 
 
 class DriftController:

@@ -8,6 +8,7 @@ import numpy as np
 BLOCK_CHOICES_MS = tuple(map(float, (10, 20, 40, 60, 80, 100, 140, 200, 250, 300, 400, 500, 700, 1000, 1500)))
 TARGET_LOAD = 0.70
 ADVICE_LOAD = 0.80
+STEP_KNOWN_S = 1.0  # within which it is known that a clock took a step
 
 
 class ComputeTimes:
@@ -61,6 +62,8 @@ class Prefill:
     _needed_ms: float = field(init=False, default=0.0)
     _returned_at_s: float = field(init=False, default=-1e9)
     _hold_s: float = field(init=False, default=0.0)
+    _before_ms: float = field(init=False, default=0.0)  # the level before the latest late blocks
+    _late_at_s: float = field(init=False, default=-1e9)
 
     def __post_init__(self) -> None:
         self.level_ms = self.nominal_ms
@@ -69,6 +72,9 @@ class Prefill:
     def late(self, by_ms: float, held_ms: float, now_s: float, *, overload: bool) -> float:
         """A block came `by_ms` too late while `held_ms` were held. Returns the new level."""
         since_s = now_s - self._returned_at_s
+        if now_s - self._late_at_s > STEP_KNOWN_S:
+            self._before_ms = self.level_ms
+        self._late_at_s = now_s
         if overload:
             self._hold_s = self.quick_s
         elif by_ms <= self.little_ms:
@@ -96,6 +102,13 @@ class Prefill:
             if level < self.level_ms:
                 self.level_ms = level
                 self._returned_at_s = now_s
+            self._begin_calm(now_s)
+        return self.level_ms
+
+    def forgive(self, now_s: float) -> float:
+        """The latest late blocks were late because a device lost sound, not by our doing: the level is as before."""
+        if now_s - self._late_at_s <= STEP_KNOWN_S:
+            self.level_ms = min(self.level_ms, max(self.nominal_ms, self._before_ms))
             self._begin_calm(now_s)
         return self.level_ms
 

@@ -8,7 +8,7 @@ from myna.dsp.elastic import lengthen, shorten
 from myna.dsp.resample import FractionalResampler
 from myna.dsp.stage import Block
 
-RESYNC_MS = 15.0  # an error of delay beyond this is a jump (a stall, lost input), not a drift
+RESYNC_MS = 15.0  # an error of delay beyond this is a jump (a stall), not a drift
 
 
 class Outlet(Protocol):
@@ -39,6 +39,11 @@ class Outlet(Protocol):
         """How far the output's clock runs from the input's; None where they are one."""
         ...
 
+    @property
+    def clock_steps(self) -> int:
+        """How often blocks were placed anew because a device lost sound: a hole that no longer delay would mend."""
+        ...
+
     def write(self, position: int, block: Block) -> int:
         """Place the block whose first frame has this session position; returns its frames that came too late."""
         ...
@@ -49,6 +54,7 @@ class DuplexOutlet:
 
     drift_ppm: float | None = None
     latency_frames = 0
+    clock_steps = 0
 
     def __init__(self, core: Core, delay_frames: int) -> None:
         self._core = core
@@ -91,7 +97,7 @@ class DriftingOutlet:
         self._now_ns = self._out_stamped = 0
         self._following = -1  # session position that continues the last block
         self._updated_ns = 0
-        self.resyncs = 0
+        self.resyncs = self.clock_steps = 0
 
     def start_at(self, delay_frames: int) -> None:
         """See Outlet."""
@@ -116,7 +122,7 @@ class DriftingOutlet:
 
     def write(self, position: int, block: Block) -> int:
         """See Outlet."""
-        self._read_clocks()
+        stepped = self._read_clocks()
         moved = _moved(block, self.delay_frames - self._delay)
         delay = self._delay  # of the block's first frame; the last one's is the next block's
         self._delay += len(moved) - len(block)
@@ -124,9 +130,10 @@ class DriftingOutlet:
             return 0
         captured_ns = self._in_clock.time_ns_at(position * self._rate_in / self._rate)
         due = self._out_clock.frames_at(int(captured_ns)) + delay * self._rate_out / self._rate
-        jumped, self._following = position != self._following, position + len(block)  # input was lost or dropped
-        if self._next is None or jumped or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
+        jumped, self._following = position != self._following, position + len(block)  # input was dropped
+        if self._next is None or jumped or stepped or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
             self.resyncs += self._next is not None
+            self.clock_steps += not jumped
             self._next = round(due)
             self._controller.reset(keep_drift=True)
         self._steer(self._next - due)
@@ -135,7 +142,9 @@ class DriftingOutlet:
         self._next += len(fresh)
         return late
 
-    def _read_clocks(self) -> None:
+    def _read_clocks(self) -> bool:
+        """Whether one of them took a step."""
+        steps = self._in_clock.steps + self._out_clock.steps
         stamp_ns, captured, _ = self._source.stamp()
         self._now_ns = stamp_ns
         if stamp_ns:
@@ -143,6 +152,7 @@ class DriftingOutlet:
         self._out_stamped, _, played = self._sink.stamp()
         if self._out_stamped:
             self._out_clock.update(self._out_stamped, played)
+        return self._in_clock.steps + self._out_clock.steps > steps
 
     def _steer(self, error_frames: float) -> None:
         elapsed_s = min(1e-9 * (self._now_ns - self._updated_ns), 1.0) if self._updated_ns else 0.0
