@@ -302,7 +302,10 @@ class VoiceAdd(Message, frozen=True, kw_only=True):
 
 
 class VoicePreset(Message, frozen=True, kw_only=True):
-    """Keeps default parameters of a voice."""
+    """Keeps parameters with a voice: they hold wherever a session's setting is at its default, or a job asks nothing.
+
+    Built-in voices are shifts themselves: pitch and formants that are asked for are added to theirs.
+    """
 
     voice: Name
     values: dict[str, bool | int | float | str | None]
@@ -352,7 +355,7 @@ class SessionStatus(Message, frozen=True, kw_only=True):
     pid: int | None = None
     rss_bytes: int | None = None
     model_bytes: int | None = None  # weights of the voice
-    settings: LiveSettings = LiveSettings()
+    settings: LiveSettings = LiveSettings()  # in force: with what is kept with the voice
     revision: int = 0
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from myna.daemon.voices.values import Scalar, kept_values
 from myna.engines.base import Placement, VoiceAsset
 
 
@@ -14,17 +15,19 @@ class VoiceOrder(Struct, frozen=True, kw_only=True):
     engine: str
     files: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, object] = field(default_factory=dict)
+    kept: dict[str, Scalar] = field(default_factory=dict)  # what of them holds unless a session or job sets another
     description: str = ""
     unchanged: bool = False
 
     @classmethod
     def of(cls, asset: VoiceAsset) -> "VoiceOrder":
-        """The order for `asset`."""
+        """The order for `asset`. MynaError("bad_request") where a value kept with it can't be."""
         return cls(
             id=asset.id,
             engine=asset.engine,
             files={name: str(path) for name, path in asset.files.items()},
             defaults=dict(asset.defaults),
+            kept=kept_values(asset),
             description=asset.description,
             unchanged=asset.unchanged,
         )

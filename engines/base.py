@@ -212,6 +212,7 @@ class Capabilities:
     file: bool
     hop_ms: float  # live blocks are whole multiples of this
     parameters: frozenset[str]  # names of VoiceParameters it honours
+    added: frozenset[str] = frozenset()  # those of them that it adds to the asset's own, by itself
     cuda_graph: bool = False
     devices: frozenset[str] = frozenset({"cpu"})
 

@@ -32,6 +32,7 @@ from myna.daemon.jobs.parameters import resolved
 from myna.daemon.jobs.queue import JobQueue
 from myna.daemon.settings import Settings
 from myna.daemon.voices.library import VoiceLibrary
+from myna.daemon.voices.values import kept_values
 from myna.engines import registry
 from myna.engines.base import FileVoice, Placement, VoiceParameters
 
@@ -114,7 +115,7 @@ def convert_bare(voice: FileVoice, inputs: list[Path], out: Path) -> None:
 def overhead(inputs: list[Path], folder: Path) -> dict[str, float]:
     """Wall and processor seconds of both ways, and how fast a warm worker takes a job up."""
     asset = VoiceLibrary(folder / "voices", registry.specs()).resolve(VOICE)
-    parameters = VoiceParameters(**resolved(asset.defaults, {}))  # type: ignore[arg-type]
+    parameters = VoiceParameters(**resolved(kept_values(asset), {}))  # type: ignore[arg-type]
     voice = registry.find(asset.engine).open_file(asset, Placement(), parameters)
     told = Told()
     queue = open_queue(folder / "state", told)

@@ -52,7 +52,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 def voice_parameters(order: Order) -> VoiceParameters:
     """How the voice of an order sounds."""
-    return VoiceParameters(**resolved(order.voice.defaults, order.parameters))  # type: ignore[arg-type]
+    return VoiceParameters(**resolved(order.voice.kept, order.parameters))  # type: ignore[arg-type]
 
 
 def convert(
@@ -345,7 +345,8 @@ def _mark(order: Order, facts: dict[str, object], grid: Grid, cutting: Cutting) 
         identity(order.input),
         order.kind,
         order.seconds,
-        sorted(resolved(order.voice.defaults, order.parameters).items()),
+        sorted(resolved(order.voice.kept, order.parameters).items()),
+        sorted((name, str(value)) for name, value in order.voice.defaults.items()),
         (order.voice.id, order.voice.engine, sorted(map(identity, order.voice.files.values()))),
         sorted((name, str(value)) for name, value in facts.items() if name != "notes"),
         (grid.rate_in_hz, grid.rate_out_hz),

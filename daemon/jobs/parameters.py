@@ -46,7 +46,7 @@ def problems_of(parameters: Mapping[str, ParamValue]) -> list[str]:
     return problems
 
 
-def resolved(defaults: Mapping[str, object], asked: Mapping[str, ParamValue]) -> dict[str, object]:
-    """All parameters of a job: what it asks, over its voice's own defaults, over those of files."""
-    known = {name: value for name, value in defaults.items() if name in _HINTS}
+def resolved(kept: Mapping[str, object], asked: Mapping[str, ParamValue]) -> dict[str, object]:
+    """All parameters of a job: what it asks, over what is kept with its voice, over the defaults of files."""
+    known = {name: value for name, value in kept.items() if name in _HINTS}
     return {**msgspec.structs.asdict(FileParameters()), **known, **asked}

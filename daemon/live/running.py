@@ -16,6 +16,7 @@ from myna.daemon.live.outside import RunningLoop
 from myna.daemon.live.pipeline import LivePipeline, denoise_stage, vad_stage
 from myna.daemon.live.sizing import Sizing, ceiling_ms
 from myna.daemon.live.warmup import whole_hops
+from myna.daemon.voices.values import in_force
 from myna.dsp.stage import Stage
 from myna.engines.base import LiveVoice
 
@@ -75,14 +76,14 @@ class Running:
             self.block_ms = whole_hops(settings.block_ms, sizing.hop_ms)
         self._next_block_ms: float | None = None  # on its way: prepared, waits for the delay it needs
         self._preparing_ms: float | None = None
-        self._drops = 0  # of input, seen so far
+        self._drops = self._clock_steps = 0  # seen so far
         self._too_long = 0  # blocks in a row that took longer than they last
         nominal = self._nominal_ms(self.block_ms, settings)
         self.prefill = Prefill(nominal, ceiling_ms(nominal, self.block_ms))
         self.pipeline = LivePipeline(
             self.rate_hz,
             ready.voice,
-            settings,
+            in_force(settings, config.voice.kept),
             bypass=config.bypass,
             muted=config.muted,
             monitor_consent=config.monitor_consent,
@@ -211,7 +212,10 @@ class Running:
             self.late_s = now_s
         if missed:
             self._consider_longer(now_s)
-        if late_frames:
+        steps, self._clock_steps = self._clock_steps, self.outlet.clock_steps
+        if self._clock_steps > steps:
+            self.prefill.forgive(now_s)
+        elif late_frames:
             held_ms = 1e3 * self.outlet.delay_frames / self.rate_hz - self.block_ms
             late_ms = 1e3 * late_frames / self.rate_hz
             self.prefill.late(late_ms, held_ms, now_s, overload=self._too_long > 1)
@@ -240,7 +244,12 @@ class Running:
 
     def _apply(self, config: SessionConfig) -> None:
         settings = config.settings
-        self.pipeline.apply(settings, bypass=config.bypass, muted=config.muted, monitor_consent=config.monitor_consent)
+        self.pipeline.apply(
+            in_force(settings, config.voice.kept),
+            bypass=config.bypass,
+            muted=config.muted,
+            monitor_consent=config.monitor_consent,
+        )
         before, self.applied = self.applied, config
         if settings.block_ms != "auto":
             self.length = None

@@ -32,6 +32,7 @@ from myna.daemon.live.sizing import size
 from myna.daemon.live.telling import latency_parts, told
 from myna.daemon.live.warmup import Stopwatch
 from myna.daemon.restarts import Backoff
+from myna.daemon.voices.values import in_force
 from myna.engines.base import EngineError, LiveVoice
 
 log = logging.getLogger(__name__)
@@ -367,7 +368,8 @@ class LiveSession:
 
     def _open_voice(self, config: SessionConfig, order: VoiceOrder, rate_hz: int) -> LiveVoice:
         spec = self._outside.find_engine(order.engine)
-        return spec.open_live(order.asset(), config.placement.placement(), voice_parameters(config.settings), rate_hz)
+        parameters = voice_parameters(in_force(config.settings, order.kept))
+        return spec.open_live(order.asset(), config.placement.placement(), parameters, rate_hz)
 
     def _swap_ready(self, ready: ReadyVoice) -> None:
         if self._ready is not None and self._ready.voice is not ready.voice:

@@ -6,6 +6,7 @@ from myna.control.contract import LatencyParts, LiveState, SessionStatus
 from myna.daemon.live.delay import advice, peers_estimate_ms
 from myna.daemon.live.messages import SessionConfig
 from myna.daemon.live.running import Running
+from myna.daemon.voices.values import in_force
 
 
 def told(
@@ -29,7 +30,7 @@ def told(
             engine=config.voice.engine,
             bypass=config.bypass,
             muted=config.muted,
-            settings=config.settings,
+            settings=in_force(config.settings, config.voice.kept),
             revision=config.revision,
             input=config.devices.input,
             output=config.devices.output,
@@ -98,7 +99,7 @@ def latency_parts(running: Running, loopback: tuple[float, float] | None) -> Lat
     estimated = peers = None
     if device_in is not None and device_out is not None:
         estimated = held_ms + running.stages_ms + device_in + device_out
-        crossfade_ms = running.applied.settings.crossfade_ms
+        crossfade_ms = in_force(running.applied.settings, running.applied.voice.kept).crossfade_ms
         peers = peers_estimate_ms(running.block_ms, crossfade_ms, device_in, device_out)
     return LatencyParts(
         compute_ms=running.times.percentile(99),

@@ -7,13 +7,35 @@ import msgspec
 
 from myna.control.contract import LiveSettings
 from myna.control.errors import MynaError
+from myna.engines.base import VoiceAsset
+from myna.engines.registry import installed_engines
 
 Scalar = bool | int | float | str | None
+DEFAULTS = LiveSettings()
 
 
 def scalars(values: Mapping[str, object]) -> dict[str, Scalar]:
     """What of a table is plain; the rest is left out."""
     return {str(k): v for k, v in values.items() if v is None or isinstance(v, bool | int | float | str)}
+
+
+def kept_values(asset: VoiceAsset) -> dict[str, Scalar]:
+    """An asset's own parameters, without those that its engine adds to what is asked.
+
+    MynaError("bad_request") naming those that can't be: a description may have been written by hand.
+    """
+    spec = installed_engines().engines.get(asset.engine)
+    added = spec.capabilities.added if spec is not None else frozenset()
+    known = LiveSettings.__struct_fields__
+    kept = {name: value for name, value in scalars(asset.defaults).items() if name in known and name not in added}
+    check_values(kept, None)
+    return kept
+
+
+def in_force(settings: LiveSettings, kept: Mapping[str, Scalar]) -> LiveSettings:
+    """A session's settings with its voice's own, where the session's are still at their defaults."""
+    untouched = {name: kept[name] for name in kept if getattr(settings, name) == getattr(DEFAULTS, name)}
+    return msgspec.structs.replace(settings, **untouched) if untouched else settings
 
 
 def check_values(values: Mapping[str, Scalar], allowed: frozenset[str] | None) -> None:

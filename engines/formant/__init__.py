@@ -28,6 +28,7 @@ SPEC = EngineSpec(
         file=True,
         hop_ms=5.0,
         parameters=frozenset({"pitch", "formant"}),
+        added=frozenset({"pitch", "formant"}),
     ),
     built_in=BUILT_IN,
     check=problems_of,

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from myna.control.contract import LiveSettings
+from myna.control.errors import MynaError
 from myna.daemon.jobs.convert import voice_parameters
 from myna.daemon.jobs.messages import Order
+from myna.daemon.jobs.parameters import resolved
 from myna.daemon.jobs.segments import (
     Cutting,
     Grid,
@@ -20,7 +23,9 @@ from myna.daemon.jobs.segments import (
     stretches,
     write_segment,
 )
+from myna.daemon.live.pipeline import voice_parameters as live_parameters
 from myna.daemon.orders import PlacementOrder, VoiceOrder
+from myna.daemon.voices.values import in_force
 from myna.engines import registry
 from myna.engines.base import Placement, VoiceAsset
 
@@ -124,3 +129,34 @@ def test_no_cut_in_a_held_note_can_be_measured() -> None:
         near = slice(cut - RATE // 10, cut + RATE // 10)
         assert float(np.max(bend[near])) <= 1.1 * float(np.percentile(bend[inside], 99.9))
         assert float(np.max(np.abs(level[near] - middle))) <= spread + 0.5
+
+
+@pytest.mark.parametrize("name", ["deep", "bright", "breathy", "robot", "neutral"])
+def test_a_built_in_voice_sounds_alike_live_and_from_files(name: str) -> None:
+    """What the voice is by itself counts once, and what is asked is added to it, in both."""
+    spec = registry.find("formant")
+    asset = next(each for each in spec.built_in if each.id == name)
+    sound = held_note(2.0)
+    order = Order(
+        job="j1", attempt=1, kind="convert", input="", output="", exists="fail", format="wav", seconds=None,
+        parameters={"pitch": 1.0}, voice=VoiceOrder.of(asset), placement=PlacementOrder(), work_dir="",
+    )  # fmt: skip
+    from_file = spec.open_file(order.voice.asset(), Placement(), voice_parameters(order)).convert(sound, RATE)
+    session = in_force(LiveSettings(pitch=1.0), order.voice.kept)
+    live = spec.open_live(order.voice.asset(), Placement(), live_parameters(session), RATE)
+    late = live.latency_frames
+    heard = live.process(np.concatenate([sound, np.zeros(late, np.float32)]))[late:]
+    np.testing.assert_allclose(heard, from_file, atol=1e-6)
+
+
+def test_what_is_kept_with_a_voice_counts_below_what_a_job_asks() -> None:
+    asset = VoiceAsset(id="alice", engine="rvc", defaults={"pitch": 12.0, "index_rate": 0.3, "style": "any"})
+    kept = VoiceOrder.of(asset).kept
+    assert kept == {"pitch": 12.0, "index_rate": 0.3}
+    assert resolved(kept, {"pitch": 0.0})["pitch"] == 0.0
+    assert resolved(kept, {})["pitch"] == 12.0
+    assert resolved(kept, {})["index_rate"] == 0.3
+    assert resolved({}, {})["index_rate"] == 0.75
+    with pytest.raises(MynaError, match="pitch") as refused:
+        VoiceOrder.of(VoiceAsset(id="alice", engine="rvc", defaults={"pitch": "high"}))
+    assert refused.value.code == "bad_request"

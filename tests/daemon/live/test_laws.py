@@ -310,3 +310,26 @@ def test_finite_words_about_hot_changes() -> None:
     assert np.max(np.abs(np.diff(sound))) < 0.03
     assert rig.status.xruns == 0
     assert rig.running.pipeline.newest_voice.parameters.pitch == 3.0  # type: ignore[attr-defined]
+
+
+def test_what_is_kept_with_a_voice_holds_until_the_session_says_otherwise() -> None:
+    rig = Rig(mic={"signal": tone(300.0, 48000, 0.3)}).start()
+    rig.run(0.3)
+
+    def heard_by() -> tuple[float, float]:
+        rig.run(0.5)
+        used = rig.running.pipeline.newest_voice.parameters  # type: ignore[attr-defined]
+        assert rig.status.settings is not None
+        assert (used.pitch, used.index_rate) == (rig.status.settings.pitch, rig.status.settings.index_rate)
+        return used.pitch, used.index_rate
+
+    assert heard_by() == (0.0, 0.0)
+    rig.order(voice=VoiceOrder(id="alice", engine="fake", kept={"pitch": 12.0, "index_rate": 0.3}))
+    assert heard_by() == (12.0, 0.3)
+    rig.order(settings={"pitch": -2.0})
+    assert heard_by() == (-2.0, 0.3)
+    rig.order(settings={"pitch": 0.0})
+    assert heard_by() == (12.0, 0.3)
+    rig.order(voice=VoiceOrder(id="bob", engine="fake"))
+    assert heard_by() == (0.0, 0.0)
+    assert rig.status.xruns == 0
