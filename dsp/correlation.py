@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
 
 from myna.dsp.fades import equal_gain
+from myna.dsp.filters import fast_length
 from myna.dsp.stage import Block
 
 BURST_LOW_HZ, BURST_HIGH_HZ = 300.0, 6000.0
@@ -54,7 +54,7 @@ def noise_burst(rate_hz: int, seed: int, *, seconds: float = 0.2, fade_ms: float
     inside = (frequency >= BURST_LOW_HZ) & (frequency <= min(BURST_HIGH_HZ, 0.45 * rate_hz))
     phases = np.random.default_rng(seed).uniform(0.0, 2.0 * np.pi, int(inside.sum()))
     spectrum[inside] = np.exp(1j * phases)
-    noise = irfft(spectrum, frames)
+    noise = np.fft.irfft(spectrum, frames)
     rise = equal_gain(min(frames // 2, max(1, round(rate_hz * fade_ms / 1000.0))))
     noise[: len(rise)] *= rise
     noise[frames - len(rise) :] *= rise[::-1]
@@ -68,9 +68,9 @@ def cross_correlation(recording: Block, sound: Block) -> NDArray[np.float64]:
 
     Beyond its end the recording counts as silence. Shape (len(recording),).
     """
-    size = next_fast_len(len(recording) + len(sound), real=True)
-    spectrum = rfft(recording.astype(np.float64), size) * np.conj(rfft(sound.astype(np.float64), size))
-    return np.asarray(irfft(spectrum, size)[: len(recording)], np.float64)
+    size = fast_length(len(recording) + len(sound))
+    spectrum = np.fft.rfft(recording.astype(np.float64), size) * np.conj(np.fft.rfft(sound.astype(np.float64), size))
+    return np.asarray(np.fft.irfft(spectrum, size)[: len(recording)], np.float64)
 
 
 def find_lag(recording: Block, sound: Block, rate_hz: int) -> Match | None:

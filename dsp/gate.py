@@ -1,11 +1,10 @@
 """The noise gate: exact silence between words."""
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from myna.dsp.delay import DelayLine
 from myna.dsp.fades import Switch
+from myna.dsp.filters import one_pole
 from myna.dsp.stage import Block
 
 _DETECTOR_MS = 2.0
@@ -30,7 +29,6 @@ class Gate:
     _stays_at: float
     _open: bool
     _age: int
-    _power: NDArray[np.float64]
 
     def __init__(
         self,
@@ -44,7 +42,8 @@ class Gate:
         lookahead_ms: float = 0.0,
     ) -> None:
         self._rate_hz = rate_hz
-        self._decay = float(np.exp(-1000.0 / (_DETECTOR_MS * rate_hz)))
+        self._threshold_db = None
+        self._power = one_pole(float(np.exp(-1000.0 / (_DETECTOR_MS * rate_hz))))
         self._delay = DelayLine(round(rate_hz * lookahead_ms / 1000.0))
         self._switch = Switch(1, 1)
         self.set(
@@ -76,6 +75,8 @@ class Gate:
         hysteresis_db: float | None = None,
     ) -> None:
         """Take new settings from the next frame on; a threshold of None is off, other Nones change nothing."""
+        if self._threshold_db is None:
+            self._power.reset()  # nothing was measured while it was off
         self._threshold_db = threshold_db
         if hold_ms is not None:
             self._hold = round(self._rate_hz * hold_ms / 1000.0)
@@ -95,12 +96,11 @@ class Gate:
         out = self._delay.process(block)
         if len(block) == 0:
             return out
-        squared = np.square(block, dtype=np.float64)
-        power, self._power = lfilter([1.0 - self._decay], [1.0, -self._decay], squared, zi=self._power)
         if self._threshold_db is None:
             self._open, self._age = True, 0
             self._switch.apply(out, True)
             return out
+        power = self._power.process(np.square(block, dtype=np.float64))
         index = np.arange(len(block))
         last = np.maximum.accumulate(np.where(power >= self._stays_at, index, -1))
         quiet = np.where(last >= 0, index - last, self._age + 1 + index)  # frames since it was last loud
@@ -122,5 +122,5 @@ class Gate:
         self._delay.reset()
         self._open = self._threshold_db is None
         self._switch = Switch(self._attack, self._release, on=self._open)
-        self._power = np.zeros(1)
+        self._power.reset()
         self._age = self._hold + 1

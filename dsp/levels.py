@@ -2,8 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
+from myna.dsp.filters import RecursiveFilter, one_pole
 from myna.dsp.stage import Block
 
 SILENCE_DB = -200.0
@@ -104,7 +104,8 @@ class LoudnessMix:
     latency_frames = 0
 
     def __init__(self, rate_hz: int, rate: float = 1.0, *, window_ms: float = 30.0, limit_db: float = 24.0) -> None:
-        self._decay = float(np.exp(-1000.0 / (window_ms * rate_hz)))
+        decay = float(np.exp(-1000.0 / (window_ms * rate_hz)))
+        self._heard, self._wanted = one_pole(decay), one_pole(decay)
         self._most = 10.0 ** (limit_db / 20.0)
         self._smooth = float(np.exp(-1.0 / (0.02 * rate_hz)))
         self.set(rate)
@@ -123,8 +124,7 @@ class LoudnessMix:
             raise ValueError(f"voice of {len(voice)} frames, source of {len(source)}")
         if len(voice) == 0:
             return voice.copy()
-        heard = self._power(voice, 0)
-        wanted = self._power(source, 1)
+        heard, wanted = _power(voice, self._heard), _power(source, self._wanted)
         left = (self._rate_now - self._rate) * self._smooth ** np.arange(1, len(voice) + 1)
         if abs(left[-1]) < 1e-6:
             left[-1] = 0.0
@@ -136,13 +136,13 @@ class LoudnessMix:
 
     def reset(self) -> None:
         """Forget both signals; the rate stays."""
-        self._state = np.zeros((2, 1))
+        self._heard.reset()
+        self._wanted.reset()
         self._rate_now = self._rate
 
-    def _power(self, block: Block, which: int) -> NDArray[np.float64]:
-        squared = np.square(block, dtype=np.float64)
-        power, self._state[which] = lfilter([1.0 - self._decay], [1.0, -self._decay], squared, zi=self._state[which])
-        return np.asarray(np.maximum(power, 0.0), np.float64)
+
+def _power(block: Block, mean: RecursiveFilter) -> NDArray[np.float64]:
+    return np.maximum(mean.process(np.square(block, dtype=np.float64)), 0.0)
 
 
 def _db(amplitude: float) -> float:

@@ -2,8 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
 
+from myna.dsp.filters import fast_length
 from myna.dsp.stage import Block
 
 
@@ -24,9 +24,9 @@ def lag_scores(new: Block, tail: Block, search_frames: int) -> NDArray[np.float6
     if overlap < 1 or search_frames < 0 or len(new) < used:
         raise ValueError(f"{len(new)} frames do not hold a search of {search_frames} and a tail of {overlap}")
     heard = new[:used].astype(np.float64)
-    size = next_fast_len(used, real=True)
-    spectrum = rfft(heard, size) * np.conj(rfft(tail.astype(np.float64), size))
-    matches = irfft(spectrum, size)[: search_frames + 1]
+    size = fast_length(used)
+    spectrum = np.fft.rfft(heard, size) * np.conj(np.fft.rfft(tail.astype(np.float64), size))
+    matches = np.fft.irfft(spectrum, size)[: search_frames + 1]
     energy = np.concatenate([[0.0], np.cumsum(np.square(heard))])
     energies = np.maximum(energy[overlap : used + 1] - energy[: search_frames + 1], 0.0)
     return np.asarray(matches / np.sqrt(energies + 1e-8), np.float64)

@@ -3,8 +3,8 @@
 from collections import deque
 
 import numpy as np
-from scipy.signal import butter, firwin, lfilter
 
+from myna.dsp.filters import highpass, lowpass_taps
 from myna.engines.formant.grains import GrainVoice, Sound
 from myna.engines.formant.noise import NoiseVoice
 from myna.engines.formant.pitch import LOOK, LOWEST_HZ, PitchTracker
@@ -57,10 +57,10 @@ class Converter:
         self._preset = preset
         step = decimation(rate_hz)
         taps = 2 * round(0.00125 * rate_hz) + 1
-        self._lowpass = firwin(taps, min(1300.0, 0.4 * rate_hz), fs=rate_hz)
+        self._lowpass = lowpass_taps(taps, min(1300.0, 0.4 * rate_hz), rate_hz)
         self._gather = np.arange(step - 1, self.hop, step)[:, None] + np.arange(taps)
-        self._rumble = butter(2, _RUMBLE_HZ, "highpass", fs=rate_hz)
-        self._treble = butter(1, _TILT_HZ, "highpass", fs=rate_hz)
+        self._rumble = highpass(2, _RUMBLE_HZ, rate_hz)
+        self._treble = highpass(1, _TILT_HZ, rate_hz)
         self._tracker = PitchTracker(rate_hz / step)
         # A correlation of two windows, the later one ending now, is about a time between them.
         lag = (taps - 1) // 2 + step * self._tracker.window / 2 + 0.004 * rate_hz
@@ -99,8 +99,8 @@ class Converter:
         self._raw[:] = 0.0
         self._tracker.reset()
         self._grains.stop()
-        self._filter = np.zeros(2)
-        self._treble_memory = np.zeros(1)
+        self._rumble.reset()
+        self._treble.reset()
         self._voiced_out[:] = 0.0
         self._noise_out[:] = 0.0
         self._energies = deque([0.0] * self._energies_kept, self._energies_kept)  # of the newest hops
@@ -147,7 +147,7 @@ class Converter:
         clipped = np.clip(heard, -_LOUDEST, _LOUDEST)
         self._raw[:-hop] = self._raw[hop:]
         self._raw[-hop:] = clipped
-        full, self._filter = lfilter(*self._rumble, clipped.astype(np.float64), zi=self._filter)
+        full = self._rumble.process(clipped.astype(np.float64))
         self._energies.append(float(full @ full))
         taps = len(self._lowpass)
         context = np.concatenate((self._sound.full[-(taps - 1) :], full))
@@ -215,7 +215,7 @@ class Converter:
 
     def _tilted(self, spoken: Signal) -> Signal:
         """The voiced part with as much less treble as its pitch went down; one that went up is left as it is."""
-        treble, self._treble_memory = lfilter(*self._treble, spoken, zi=self._treble_memory)
+        treble = self._treble.process(spoken)
         before, self._lost_db = self._lost_db, self._tilt_db()
         if before == self._lost_db == 0.0:
             return spoken

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import butter, sosfiltfilt
 
 from ..base import Block, Placement, VoiceAsset, VoiceFacts, VoiceParameters
 from ..f0.extractors import PitchExtractor
@@ -163,6 +162,8 @@ def _without_rumble(heard: Array) -> Array:
     """Cut below 48 Hz, forwards and backwards, as the original does before it looks for pitch."""
     if heard.shape[0] < 64:
         return heard
+    from scipy.signal import butter, sosfiltfilt  # for files alone: it takes a second to import, and 45 MiB
+
     sections = butter(5, 48, btype="highpass", fs=RATE_16K, output="sos")
     out: Array = sosfiltfilt(sections, heard.astype(np.float64)).astype(np.float32)
     return out

@@ -5,7 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import upfirdn
 
 Array = NDArray[np.float32]
 
@@ -58,8 +57,7 @@ class StreamResampler:
         self._history = joined[-self._kept :].copy()
         first = self._kept * self._up // self._down
         count = block.shape[0] * self._up // self._down
-        out: Array = upfirdn(self._kernel, joined, self._up, self._down)[first : first + count]
-        return out.astype(np.float32, copy=False)
+        return _polyphase(self._kernel, joined, self._up, self._down, first, count)
 
     def reset(self) -> None:
         """Forget what was heard."""
@@ -97,8 +95,7 @@ def resampled(audio: Array, up: int, down: int, *, start: int, frames: int) -> A
     shifted = piece[delay % down :] if delay % down else piece
     whole = delay - delay % down
     first = (before + whole) * up // down
-    made: Array = upfirdn(taps, shifted, up, down)[first : first + frames]
-    return made.astype(np.float32, copy=False)
+    return _polyphase(taps, shifted, up, down, first, frames)
 
 
 def whole(audio: Array, rate_in_hz: int, rate_out_hz: int) -> Array:
@@ -107,3 +104,22 @@ def whole(audio: Array, rate_in_hz: int, rate_out_hz: int) -> Array:
         return audio
     frames = round(audio.shape[0] * rate_out_hz / rate_in_hz)
     return resampled(audio, rate_out_hz, rate_in_hz, start=0, frames=frames)
+
+
+def _polyphase(taps: Array, audio: Array, up: int, down: int, first: int, count: int) -> Array:
+    """Frames first … first + count − 1 of `audio` with `up` − 1 zeros after each frame, filtered, every `down`-th kept.
+
+    Every `up`-th frame of the result has the same taps, those that meet no zeros: each such phase is one product.
+    """
+    reach = -(-len(taps) // up)
+    phases = np.pad(taps, (0, reach * up - len(taps))).reshape(reach, up).T[:, ::-1]
+    last = (first + count - 1) * down // up
+    padded = np.concatenate((np.zeros(reach - 1, np.float32), audio[: last + 1]))
+    padded = np.pad(padded, (0, max(0, last + reach - len(padded))))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach)  # row k ends with frame k of `audio`
+    out = np.empty(count, np.float32)
+    for turn in range(min(up, count)):
+        at, phase = divmod((first + turn) * down, up)
+        wanted = out[turn::up]
+        np.einsum("ij,j->i", windows[at : at + (len(wanted) - 1) * down + 1 : down], phases[phase], out=wanted)
+    return out

@@ -1,5 +1,7 @@
 """The parts of the live room by themselves."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -254,3 +256,12 @@ def test_a_recording_appears_whole_under_its_name(tmp_path: Path, source: str, c
     assert (rate, audio.shape) == (48000, (4800, channels))
     np.testing.assert_allclose(audio[:, -1], dry if source == "input" else wet, atol=1e-6)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_worker_with_the_built_in_voice_imports_nothing_heavy() -> None:
+    """It is to be back at once after a crash: scipy.signal alone takes a second of a processor, and 45 MiB."""
+    code = (
+        "import sys, myna.daemon.live.worker, myna.engines.formant.voice; print([m for m in HEAVY if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", f"HEAVY = ('scipy', 'torch')\n{code}"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
