@@ -1,5 +1,6 @@
 """Where each engine computes: this machine's accelerators and the settings, decided once and remembered."""
 
+import dataclasses
 import logging
 import os
 import threading
@@ -99,4 +100,16 @@ class Placing:
             raise MynaError(
                 "busy", "Accelerators are still being looked for: try again in a few seconds.", retry_after_s=5.0
             )
-        return self._decision
+        found = self._decision
+        if found is None or found.device.split(":")[0] in spec.capabilities.devices:
+            return found
+        why = f"the engine {spec.name} can't use {found.device}"
+        return dataclasses.replace(
+            found,
+            device="cpu",
+            precision="auto" if self._settings.precision == "auto" else "fp32",
+            reason=f"{why}.",
+            card=None,
+            fallbacks=(*found.fallbacks, f"computing on the CPU instead of {found.device}: {why}"),
+            live_allowed=self._settings.device == "auto" or self._settings.allow_cpu_fallback,
+        )

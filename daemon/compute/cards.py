@@ -64,7 +64,7 @@ class Machine:
     container: bool = False
     gpu_nodes: tuple[str, ...] = ()  # /dev/nvidia0, /dev/kfd, /dev/dxg, /dev/dri/renderD128
     chip: str | None = None  # Apple
-    directml: bool = False  # the torch-directml package is installed
+    directml: bool = False  # the package onnxruntime-directml is installed
     torch: TorchBuild | None = None  # None: no torch
     environment: Mapping[str, str] = field(default_factory=dict)  # variables named *_VISIBLE_DEVICES
 

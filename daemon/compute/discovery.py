@@ -94,7 +94,7 @@ def discover(machine: Machine, run: Run, *, ask_torch: bool = False) -> Discover
             methods.append("torch, in a child process")
     if machine.directml:
         cards.append(Card(kind="dml", index=0, name="DirectML device"))
-        methods.append("the installed torch-directml")
+        methods.append("the installed onnxruntime-directml")
     if not cards:
         notes += _explain_nothing(machine)
     return Discovery(

@@ -91,7 +91,7 @@ def this_machine() -> Machine:
         container=_in_container(),
         gpu_nodes=tuple(n for n in nodes if os.path.exists(n)),
         chip=platform.processor() or None if system == "darwin" else None,
-        directml=_is_installed("torch-directml"),
+        directml=_is_installed("onnxruntime-directml"),
         torch=installed_torch(),
         environment={k: v for k, v in os.environ.items() if k.endswith("_VISIBLE_DEVICES")},
     )

@@ -75,7 +75,7 @@ SPEC = EngineSpec(
             }
         ),
         cuda_graph=True,
-        devices=frozenset({"cpu", "cuda", "xpu", "mps"}),
+        devices=frozenset({"cpu", "cuda", "xpu", "mps", "dml"}),
     ),
     built_in=(),
     check=_check,

@@ -21,6 +21,7 @@ def export_elsewhere(asset: VoiceAsset, placement: Placement) -> None:
     """
     told = {
         "files": {role: str(path) for role, path in asset.files.items() if role in ("model", "embedder", "rmvpe")},
+        "device": placement.device,
         "precision": placement.precision,
         "threads": placement.threads,
         "backend": placement.backend,

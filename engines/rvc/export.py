@@ -13,6 +13,7 @@ def main(arguments: list[str]) -> int:
     told = json.loads(arguments[0])
     asset = VoiceAsset(id="export", engine="rvc", files={role: Path(p) for role, p in told["files"].items()})
     placement = Placement(
+        device=told["device"],
         precision=told["precision"],
         threads=told["threads"],
         backend=told["backend"],

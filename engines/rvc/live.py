@@ -27,8 +27,8 @@ Array = NDArray[np.float32]
 # What the voice hears of the past beside the block. 2.5 s is the original's; a second sounds the same to every
 # measure tried and halves the work on a CPU.
 BEST_CONTEXT_MS = 1000.0
-# Pitch frames before the block that are found anew, now that what follows them is known. With 3 and more, RMVPE would need
-# 64 frames for a block of 250 ms instead of the 32 that the original looks at, and twice the time.
+# Pitch frames before the block that are found anew, now that what follows them is known. With 3 and more, RMVPE would
+# need 64 frames for a block of 250 ms instead of the 32 that the original looks at, and twice the time.
 _REFRESHED = 2
 _NOISE_KEY = 0x6D796E61
 _LONGEST_MS = 1500 + 5000 + 200  # the largest block, context and crossfade that settings allow

@@ -35,7 +35,7 @@ from .merge import read_merge
 from .needs import required
 from .networks import Network, Shape
 from .onnxfile import OnnxVoice
-from .onnxparts import EXPORT_NOTE, PROVIDERS, OnnxParts
+from .onnxparts import EXPORT_NOTE, OnnxParts
 from .opening import open_any
 from .source import Merge
 
@@ -101,8 +101,9 @@ class Models:
         source = (np.zeros((1, 1, 8 * self.hop), np.float32),) if self.merge else ()
         self.latent = Network("latent", key, lambda: _latent(voice), (phone, noise, sid, *pitch))
         self.audio = Network("audio", key, lambda: _audio(voice), (z, sid, *source))
+        self._exported: OnnxParts | None = None
         if isinstance(voice, OnnxVoice) and not here:  # the child that exports has nothing to do with it
-            loaded = OnnxParts(voice, placement.threads)
+            loaded = self._exported = OnnxParts(voice, placement.threads, placement.device)
             self.latent.run, self.audio.run = loaded.latent, loaded.audio
         self.pitch: Network | None = None
         if self.rmvpe_path is not None and self.merge is not None:
@@ -262,12 +263,12 @@ class Models:
         if isinstance(self.voice, OnnxVoice):
             if name != "onnxruntime":
                 name = f"{name} + onnxruntime"
-            providers = (*providers, *(p for p in PROVIDERS if p not in providers))
-            if self.placement.device != "cpu":
-                fallbacks += (f"not {self.placement.device} for the voice itself: an ONNX export runs on the CPU here",)
+            if self._exported is not None:
+                providers = (*providers, *(p for p in self._exported.providers if p not in providers))
+                fallbacks += self._exported.fallbacks
         return VoiceFacts(
             engine="rvc",
-            device=self.placement.device,
+            device=self.choice.device,
             precision=backend.precision,
             backend=name,
             providers=providers,
@@ -299,7 +300,7 @@ class Models:
             if network is not None:
                 network.release()
                 network.run = None
-        self.choice = Choice(Closed(), (), ())
+        self.choice = Choice(Closed(), self.placement.device, (), ())
 
 
 # Each imports torch, which a voice whose networks were exported before never needs.

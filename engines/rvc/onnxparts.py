@@ -1,4 +1,4 @@
-"""Run an exported voice: its two parts in onnxruntime on the CPU, called like the networks of a `.pth` voice."""
+"""Run an exported voice: its two parts in onnxruntime, called like the networks of a `.pth` voice."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import BackendUnavailable, ModelUnusable, OutOfMemory
+from .backends.onnxruntime import provider_for
 from .onnxfile import PORT, PRIOR_SCALE, OnnxVoice, parts
 
 Array = NDArray[np.float32]
 AnyArray = NDArray[np.generic]
 
-PROVIDERS = ("CPUExecutionProvider",)
 EXPORT_NOTE = "an ONNX export: the voice itself runs in fp32 on onnxruntime, its sine and noise are made outside"
 _TRIED_FRAMES = (64, 90)  # an export that kept the length it was traced at fails at one of two
 
@@ -19,8 +19,8 @@ _TRIED_FRAMES = (64, 90)  # an export that kept the length it was traced at fail
 class OnnxParts:
     """The loaded halves of a voice. Each takes any number of frames; calls are independent of one another."""
 
-    def __init__(self, voice: OnnxVoice, threads: int) -> None:
-        """Load and try both.
+    def __init__(self, voice: OnnxVoice, threads: int, device: str = "cpu") -> None:
+        """Load and try both, on the device if the installed onnxruntime has a provider for it, else on the CPU.
 
         Raises:
             ModelUnusable: onnxruntime refuses it, or it does not give what its description promises.
@@ -31,10 +31,18 @@ class OnnxParts:
         except ImportError as error:
             raise BackendUnavailable("the package onnxruntime is not installed") from error
         self._runtime, self._voice = onnxruntime, voice
+        self.fallbacks: tuple[str, ...] = ()  # why not on the device, in words
+        self._asked: list[Any] = ["CPUExecutionProvider"]
+        if device != "cpu":
+            try:
+                self._asked = [provider_for(onnxruntime, device), *self._asked]
+            except BackendUnavailable as error:
+                self.fallbacks = (f"not {device} for the voice itself: {error}",)
         self._scale = np.float32(1.0 if voice.scaled else PRIOR_SCALE)
         front, back = parts(voice)
         self._front = self._session(front, threads)
         self._back = self._session(back, threads)
+        self.providers: tuple[str, ...] = tuple(self._back.get_providers())
         for frames in _TRIED_FRAMES:
             self._try(frames)
 
@@ -74,10 +82,11 @@ class OnnxParts:
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = max(1, threads)
         options.inter_op_num_threads = 1
+        options.enable_mem_pattern = len(self._asked) == 1  # DirectML refuses it
         options.log_severity_level = 3  # it warns of initializers that are not used
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            return self._runtime.InferenceSession(model, options, providers=list(PROVIDERS))
+            return self._runtime.InferenceSession(model, options, providers=self._asked)
         except MemoryError as error:
             raise OutOfMemory(f"no room in memory for {self._voice.path.name}") from error
         except Exception as error:  # onnxruntime's errors share no base class of their own

@@ -3,17 +3,21 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from myna.control.errors import MynaError
+from myna.daemon import settings
 from myna.daemon.compute import answers, probe, recordings
 from myna.daemon.compute.cards import Card, TorchBuild
 from myna.daemon.compute.decision import ComputeSettings, chunk_s, covers, decide, judge
 from myna.daemon.compute.discovery import Discovery, ToolOutput, discover
 from myna.daemon.compute.findings import findings
 from myna.daemon.compute.visibility import filter_by_environment, visible
+from myna.daemon.placing import Placing
+from myna.engines import registry
 
 CASES = recordings.recorded_cases()
 
@@ -330,3 +334,28 @@ def test_bad_recordings(tmp_path: Path) -> None:
         with pytest.raises(MynaError) as caught:
             recordings.simulate(str(tmp_path / "bad.json"))
         assert caught.value.code == "bad_request"
+
+
+@pytest.mark.parametrize(("asked", "allowed"), [("auto", True), ("dml", False)])
+def test_an_engine_that_cannot_use_the_card_found_computes_on_the_cpu(
+    asked: str, allowed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A named device that can't be used keeps a live voice from starting, as one that is missing does."""
+    found = decide([Card(kind="dml", index=0, name="d")], ComputeSettings(device=asked))
+    monkeypatch.setattr(probe, "probe", lambda _: (None, found))
+    known = registry.find("rvc")
+    narrow = replace(known, capabilities=replace(known.capabilities, devices=frozenset({"cpu", "cuda"})))
+    monkeypatch.setattr("myna.daemon.placing.registry.find", lambda name: narrow if name == "narrow" else known)
+    placing = Placing(settings.ComputeSettings(device=asked), tmp_path)
+    placing.start()
+    assert placing.job("rvc").device == "dml"
+    order = placing.job("narrow")
+    assert (order.device, order.precision) == ("cpu", "auto")
+    if allowed:
+        assert placing.live("narrow").fallbacks == (
+            "computing on the CPU instead of dml: the engine rvc can't use dml",
+        )
+    else:
+        with pytest.raises(MynaError, match="can't use dml") as refused:
+            placing.live("narrow")
+        assert refused.value.code == "compute_unavailable"

@@ -7,9 +7,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ...base import BackendUnavailable, Placement
 from ..networks import AnyArray, Network, Shape
 from .backend import Array, Backend, Stage, examples
 from .cpu import has_amx
-from .onnxruntime import OnnxRuntime
+from .onnxruntime import PROVIDERS, OnnxRuntime
 from .openvino import OpenVino
 
 # What a backend must reach against torch eager, in dB, to be taken. bf16 keeps 8 bits of mantissa: 26–49 dB were
@@ -32,6 +32,7 @@ class Choice:
     """The backend taken, and in words what was tried before it."""
 
     backend: Backend
+    device: str
     fallbacks: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -43,9 +44,12 @@ def choose(
 ) -> Choice:
     """The backend that a placement asks for; for `auto` the fastest that passes the check against eager.
 
-    On an accelerator that is torch. On the CPU, precision `auto` weighs bf16 (where the CPU has it), then fp32, then
-    torch; a precision named by the user is tried alone, and fp32 where it cannot be had, with its reason. A backend
-    named by the user is taken even where torch is faster.
+    On an accelerator that is torch; where torch has no way to it (DirectML), or the user names onnxruntime, it is
+    onnxruntime's provider, and the CPU where that fails.
+
+    On the CPU, precision `auto` weighs bf16 (where the CPU has it), then fp32, then torch; a precision named by the
+    user is tried alone, and fp32 where it cannot be had, with its reason. A backend named by the user is taken even
+    where torch is faster.
 
     Args:
         placement: What was asked.
@@ -53,17 +57,18 @@ def choose(
         prepare: Exports and checks into the cache, in another process; called at most once, and only if that has
             not been done before. None: done here.
     """
-    device = placement.device
-    if device != "cpu":
-        return Choice(_eager(placement), (), ())
-    if placement.backend == "eager":
-        return Choice(_eager(placement), (), ())
+    provided = _by_provider(placement)
+    if not provided and (placement.backend == "eager" or placement.device != "cpu"):
+        return Choice(_eager(placement), placement.device, (), ())
+    reference = replace(placement, device="cpu") if provided else placement
     candidates = _candidates(placement)
     fallbacks: list[str] = []
     prepared = False
-    for kind, precision in candidates:
+    for kind, precision, device in candidates:
+        on = () if device == "cpu" else (device,)
+        name = " ".join((kind.name, precision, *(f"on {each}" for each in on)))
         try:
-            backend = kind(precision, placement.threads, placement.cache_dir)
+            backend = kind(precision, placement.threads, placement.cache_dir, *on)
             known = _verdict(backend, networks, placement.cache_dir)
             if known is None and prepare is not None:
                 if not prepared:
@@ -72,20 +77,30 @@ def choose(
                 known = _verdict(backend, networks, placement.cache_dir)
                 if known is None:
                     raise BackendUnavailable("its exports could not be kept on disk")
-            worst, faster = known or _checked(backend, _eager(placement), networks, placement.cache_dir)
+            worst, faster = known or _checked(backend, _eager(reference), networks, placement.cache_dir)
         except BackendUnavailable as error:
-            fallbacks.append(f"not {kind.name} {precision}: {error}")
+            fallbacks.append(f"not {name}: {error}")
             continue
         if worst < LEAST_SNR_DB[precision]:
-            fallbacks.append(
-                f"not {kind.name} {precision}: {worst:.0f} dB against torch, {LEAST_SNR_DB[precision]:.0f} wanted"
-            )
+            fallbacks.append(f"not {name}: {worst:.0f} dB against torch, {LEAST_SNR_DB[precision]:.0f} wanted")
             continue
-        if placement.backend == "auto" and faster < 1.0:
-            fallbacks.append(f"not {kind.name} {precision}: slower than torch here")
+        if placement.backend == "auto" and device == "cpu" and faster < 1.0:  # what a card saves is not the CPU's
+            fallbacks.append(f"not {name}: slower than torch here")
             continue
-        return Choice(backend, tuple(fallbacks), (f"{kind.name} {precision}: {worst:.0f} dB against torch",))
-    return Choice(_eager(placement), tuple(fallbacks), ())
+        return Choice(backend, device, tuple(fallbacks), (f"{name}: {worst:.0f} dB against torch",))
+    last = placement if _is_torchs(placement.device) else reference
+    return Choice(_eager(last), last.device, tuple(fallbacks), ())
+
+
+def _is_torchs(device: str) -> bool:
+    """Whether torch computes there by itself."""
+    return device != "dml"
+
+
+def _by_provider(placement: Placement) -> bool:
+    """Whether one of onnxruntime's providers is to be tried on the placement's device."""
+    kind = placement.device.split(":")[0]
+    return kind in PROVIDERS and (not _is_torchs(placement.device) or placement.backend == "onnxruntime")
 
 
 def _eager(placement: Placement) -> Backend:
@@ -95,8 +110,14 @@ def _eager(placement: Placement) -> Backend:
     return Eager(placement.device, placement.precision, placement.threads)
 
 
-def _candidates(placement: Placement) -> list[tuple[type[OpenVino] | type[OnnxRuntime], str]]:
-    """The backends to try on the CPU, best first, each with its precision."""
+def _candidates(placement: Placement) -> list[tuple[Any, str, str]]:
+    """The backends to try, best first, each with its precision and device."""
+    if placement.device != "cpu":
+        here = (OnnxRuntime, "fp32", placement.device)
+        if _is_torchs(placement.device):
+            return [here]
+        named = placement.backend if placement.backend != "eager" else "auto"
+        return [here, *_candidates(replace(placement, device="cpu", precision="auto", backend=named))]
     kinds: dict[str, type[OpenVino] | type[OnnxRuntime]] = {
         "auto": OpenVino,
         "openvino": OpenVino,
@@ -111,7 +132,8 @@ def _candidates(placement: Placement) -> list[tuple[type[OpenVino] | type[OnnxRu
     first = placement.precision
     if first == "auto":
         first = "fp32" if placement.backend == "onnxruntime" else "bf16"
-    return [(kind, first)] if first == "fp32" else [(kind, first), (kind, "fp32")]
+    precisions = [first] if first == "fp32" else [first, "fp32"]
+    return [(kind, precision, "cpu") for precision in precisions]
 
 
 def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path) -> Path:
@@ -120,6 +142,7 @@ def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[S
         "cpu-s 2",  # what was timed, and how the networks were laid out
         backend.name,
         backend.precision,
+        *backend.providers,
         has_amx(),
         os.cpu_count(),
         importlib.metadata.version("torch"),

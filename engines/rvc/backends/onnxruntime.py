@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU."""
+"""onnxruntime on the CPU, and on cards that it has a provider for."""
 
 import contextlib
 import io
@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +16,31 @@ from ..networks import AnyArray, Network, Shape
 from .backend import Array, Stage, last_line, memory_for
 from .cpu import has_vnni
 
+# By a device's kind: what computes there, and the package that brings it.
+PROVIDERS: Final = {
+    "dml": ("DmlExecutionProvider", "onnxruntime-directml"),
+    "mps": ("CoreMLExecutionProvider", "onnxruntime"),
+    "cuda": ("CUDAExecutionProvider", "onnxruntime-gpu"),
+}
+
+
+def provider_for(runtime: Any, device: str) -> tuple[str, dict[str, str]]:
+    """The provider of a device such as `cuda:0`, with its options.
+
+    Raises:
+        BackendUnavailable: the installed onnxruntime has none, or not that one.
+    """
+    kind, _, index = device.partition(":")
+    if kind not in PROVIDERS:
+        raise BackendUnavailable(f"onnxruntime has nothing for {device}", device=device)
+    provider, package = PROVIDERS[kind]
+    if provider not in runtime.get_available_providers():
+        raise BackendUnavailable(f"the installed onnxruntime has no {provider}: pip install {package}", device=device)
+    return provider, {"device_id": index or "0"} if kind != "mps" else {}
+
 
 class OnnxRuntime:
-    """onnxruntime on the CPU, from a graph that torch exports.
+    """onnxruntime, from a graph that torch exports: on the CPU, or on a device of `PROVIDERS`.
 
     In int8 the content encoder's matrices are whole numbers, and what meets them is rounded in every call; all else
     stays in fp32, for rounding is heard in a pitch and in a decoder.
@@ -25,7 +48,7 @@ class OnnxRuntime:
 
     name = "onnxruntime"
 
-    def __init__(self, precision: str, threads: int, cache_dir: Path | None) -> None:
+    def __init__(self, precision: str, threads: int, cache_dir: Path | None, device: str = "cpu") -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -34,27 +57,36 @@ class OnnxRuntime:
             raise BackendUnavailable(f"onnxruntime computes in fp32 or int8 here, not {precision}")
         self._runtime = onnxruntime
         self.precision = precision
-        self.providers: tuple[str, ...] = ("CPUExecutionProvider",)
+        self._accelerator = None if device == "cpu" else provider_for(onnxruntime, device)
+        accelerators = (self._accelerator[0],) if self._accelerator else ()
+        self.providers: tuple[str, ...] = (*accelerators, "CPUExecutionProvider")
         self._threads = max(1, threads)
         self._cache = cache_dir
         self._graphs: dict[str, bytes] = {}
 
     def stage(self, network: Network, shapes: Sequence[Shape]) -> Stage:
-        """A session for the network; its graph takes any shape."""
+        """A session for the network; its graph takes any shape, and on a card is told the one that it will get."""
         options = self._runtime.SessionOptions()
+        if self._accelerator is not None:
+            options.enable_mem_pattern = False  # DirectML's condition; the memory is the card's anyway
+            for at, shape in enumerate(shapes):
+                for axis, size in enumerate(shape):
+                    options.add_free_dimension_override_by_name(f"input_{at}_{axis}", size)
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         with memory_for(network.role):
             try:
                 graph = self._quantised(network) if self._in_int8(network) else self._graph(network)
-                session = self._runtime.InferenceSession(graph, options, providers=list(self.providers))
+                session = self._runtime.InferenceSession(graph, options, providers=self._asked())
             except BackendUnavailable:
                 raise
             except Exception as error:  # onnxruntime's errors share no base class of their own
                 raise BackendUnavailable(
                     f"onnxruntime cannot run the {network.role} network: {last_line(error)}"
                 ) from error
+        if self._accelerator is not None and self._accelerator[0] not in session.get_providers():
+            raise BackendUnavailable(f"onnxruntime left {self._accelerator[0]} for the CPU by itself")
         names = [i.name for i in session.get_inputs()]
 
         def run(*inputs: AnyArray) -> Array:
@@ -62,6 +94,10 @@ class OnnxRuntime:
             return np.asarray(out, np.float32)
 
         return run
+
+    def _asked(self) -> list[Any]:
+        """The providers of a session, the one preferred first."""
+        return ["CPUExecutionProvider"] if self._accelerator is None else [self._accelerator, "CPUExecutionProvider"]
 
     def _graph(self, network: Network) -> bytes | str:
         path = None if self._cache is None else self._cache / f"{network.key}-{network.role}.onnx"

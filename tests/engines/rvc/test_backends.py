@@ -5,9 +5,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from file_watch import Watch
@@ -289,6 +291,60 @@ def test_unknown_backends_and_absent_devices_are_refused(models: Models) -> None
         choose(Placement(backend="abacus"), [])
     with pytest.raises(BackendUnavailable, match="cannot be used"):
         choose(Placement(device="cuda:7"), [])
+
+
+class Provided:
+    """onnxruntime as if it had a card: what is asked of the card is computed on the CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, provider: str, *, refuses: bool = False) -> None:
+        made, known = onnxruntime.InferenceSession, onnxruntime.get_available_providers()
+        self.asked: list[Any] = []
+
+        def session(graph: Any, options: Any, providers: list[Any]) -> Any:
+            self.asked.append(providers)
+            real = made(graph, options, providers=["CPUExecutionProvider"])
+            kept = SimpleNamespace(get_inputs=real.get_inputs, run=real.run)
+            kept.get_providers = lambda: ["CPUExecutionProvider"] if refuses else [provider, "CPUExecutionProvider"]
+            return kept
+
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [provider, *known])
+        monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "provider", "options"),
+    [
+        ("dml", "auto", "DmlExecutionProvider", {"device_id": "0"}),
+        ("mps", "onnxruntime", "CoreMLExecutionProvider", {}),
+        ("cuda:1", "onnxruntime", "CUDAExecutionProvider", {"device_id": "1"}),
+    ],
+)
+def test_a_card_is_reached_through_its_provider(
+    models: Models, monkeypatch: pytest.MonkeyPatch, device: str, backend: str, provider: str, options: dict[str, str]
+) -> None:
+    card = Provided(monkeypatch, provider)
+    networks = all_of(models)
+    choice = choose(Placement(device=device, backend=backend), networks)
+    assert (choice.backend.name, choice.backend.precision, choice.device) == ("onnxruntime", "fp32", device)
+    assert choice.backend.providers == (provider, "CPUExecutionProvider")
+    assert card.asked == [[(provider, options), "CPUExecutionProvider"]] * len(networks)
+    assert choice.fallbacks == ()
+    for network, shapes in networks:
+        inputs = examples(network, shapes)
+        reference = Eager().stage(network, shapes)(*inputs)
+        assert snr_db(reference, choice.backend.stage(network, shapes)(*inputs)) > 60
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_a_card_that_its_provider_does_not_reach_leaves_the_cpu(
+    models: Models, monkeypatch: pytest.MonkeyPatch, present: bool
+) -> None:
+    if present:
+        Provided(monkeypatch, "DmlExecutionProvider", refuses=True)
+    choice = choose(Placement(device="dml"), all_of(models)[:1])
+    assert choice.device == "cpu"
+    assert choice.backend.name in ("openvino", "eager")
+    assert ("for the CPU by itself" if present else "pip install onnxruntime-directml") in choice.fallbacks[0]
 
 
 def test_a_full_disk_costs_time_only(tmp_path: Path) -> None:

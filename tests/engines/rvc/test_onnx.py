@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx_exports import DrawingItself, Whole, write_export
@@ -22,6 +24,7 @@ from myna.engines.rvc.inspect import inspect
 from myna.engines.rvc.live import RvcLive
 from myna.engines.rvc.models import Models
 from myna.engines.rvc.onnxfile import open_export
+from myna.engines.rvc.onnxparts import OnnxParts
 from myna.engines.rvc.rates import whole
 
 Array = NDArray[np.float32]
@@ -145,6 +148,27 @@ def test_status_tells_that_two_runtimes_compute(folder: Path, export: Path) -> N
     models = Models(voice, Placement(backend="eager"))
     models.close()
     assert models.latent.run is None  # the sessions are let go of
+
+
+def test_an_export_uses_the_device_only_where_its_runtime_reaches_it(
+    folder: Path, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voice = open_export(export)
+    assert OnnxParts(voice, 1).fallbacks == ()
+    absent = OnnxParts(voice, 1, "cuda:0")
+    assert absent.providers == ("CPUExecutionProvider",)
+    assert "pip install onnxruntime-gpu" in absent.fallbacks[0]
+    assert "nothing for xpu:0" in OnnxParts(voice, 1, "xpu:0").fallbacks[0]
+    made, asked = onnxruntime.InferenceSession, []
+
+    def session(model: bytes, options: Any, providers: list[Any]) -> Any:
+        asked.append((providers, options.enable_mem_pattern))
+        return made(model, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["DmlExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    assert OnnxParts(voice, 1, "dml").fallbacks == ()
+    assert asked == [([("DmlExecutionProvider", {"device_id": "0"}), "CPUExecutionProvider"], False)] * 2
 
 
 # --- what is refused ------------------------------------------------------------------------------------------
