@@ -26,10 +26,10 @@ from myna.daemon.live.monitor import Monitor, monitor_request
 from myna.daemon.live.outside import Outside
 from myna.daemon.live.pipeline import voice_parameters
 from myna.daemon.live.probe import LatencyProbe
-from myna.daemon.live.recorder import Recorder
+from myna.daemon.live.recording import Recording
 from myna.daemon.live.running import VOICE_FAILED, ReadyVoice, Running, new_stages
 from myna.daemon.live.sizing import size
-from myna.daemon.live.telling import latency_parts, told
+from myna.daemon.live.telling import latency_told, told
 from myna.daemon.live.warmup import Stopwatch
 from myna.daemon.restarts import Backoff
 from myna.daemon.voices.values import in_force
@@ -70,7 +70,7 @@ class LiveSession:
         self._offered: ReadyVoice | None = None  # handed to the loop, which may not have taken it yet
         # Devices as asked for, and the names of those that were opened then.
         self._known: tuple[LiveDevices, tuple[str | None, str | None]] | None = None
-        self._recorder: Recorder | None = None
+        self._recording = Recording(lambda message: self.log("warning", message))
         self._loopback: tuple[float, float] | None = None  # ms, Unix seconds
         self._backoff = Backoff()
         self._voice_backoff = Backoff(first_s=1.0, longest_s=60.0)
@@ -109,9 +109,9 @@ class LiveSession:
         """Start a recording, or finish the one that runs."""
         try:
             if path is None:
-                self._stop_recording(done)
+                self._recording.stop(self._running, done)
             else:
-                done(self._start_recording(Path(path), source))
+                done(self._recording.start(Path(path), source, self._running))
         except Exception as error:  # the answer to who asked; the session goes on
             done(error)
 
@@ -152,10 +152,7 @@ class LiveSession:
         self._builder.submit(self._shut)
         if not self._builder.close(STOP_S):
             log.warning("something still loads or closes; the process ends without it")
-        if (recorder := self._recorder) is not None:
-            self._recorder = None
-            recorder.finish(lambda reply: None)
-            recorder.join(STOP_S / 2)
+        self._recording.close(STOP_S / 2)
         self._enter("stopped", "asked")
 
     # --- telling ----------------------------------------------------------------------------------------
@@ -170,8 +167,7 @@ class LiveSession:
             config = self._built or self._asked
         return told(
             self.name, state, self._reason, config, running,
-            recording=str(self._recorder.path) if self._recorder is not None else None,
-            loopback=self._loopback, now_s=self._outside.clock(),
+            recording=self._recording.path, loopback=self._loopback, now_s=self._outside.clock(),
         )  # fmt: skip
 
     @property
@@ -324,7 +320,7 @@ class LiveSession:
             gc.unfreeze()
             gc.collect()
             gc.freeze()  # what is loaded stays: later collections need not look at it
-            self._resume_recording(running)
+            self._recording.resume(running)
             with self._lock:
                 running.start(self._outside.run_loop, lambda reason: self._loop_ended(running, reason))
                 self._running, self._ready = running, None
@@ -463,42 +459,6 @@ class LiveSession:
         else:
             self.log("info", "the session is back")
 
-    # --- recording --------------------------------------------------------------------------------------
-
-    def _start_recording(self, path: Path, source: str) -> RecordReply:
-        if self._recorder is not None:
-            raise MynaError("busy", f"A recording to {self._recorder.path} runs: stop it first.")
-        running = self._running
-        if running is None:
-            raise MynaError("refused", "The session does not run yet.")
-        try:
-            recorder = Recorder(path, running.rate_hz, source)
-        except Exception as error:
-            raise MynaError("failed", f"Can't record to {path}: {error}", path=str(path)) from error
-        self._recorder = recorder
-        running.pipeline.taps = (recorder,)
-        return RecordReply(path=str(path), seconds=None)
-
-    def _stop_recording(self, done: Callable[[RecordReply | Exception], None]) -> None:
-        recorder, self._recorder = self._recorder, None
-        if recorder is None:
-            raise MynaError("refused", "No recording runs.")
-        if (running := self._running) is not None:
-            running.pipeline.taps = ()
-        recorder.finish(lambda got: done(_unrecorded(recorder, got) if isinstance(got, Exception) else got))
-
-    def _resume_recording(self, running: Running) -> None:
-        """A recording goes on after a loss; at another rate it ends, for a file has one."""
-        recorder = self._recorder
-        if recorder is None:
-            return
-        if recorder.rate_hz == running.rate_hz:
-            running.pipeline.taps = (recorder,)
-            return
-        self._recorder = None
-        recorder.finish(lambda reply: None)
-        self.log("warning", f"the recording to {recorder.path} ended: the device runs at {running.rate_hz} Hz now")
-
     # --- measuring --------------------------------------------------------------------------------------
 
     def _look_at_probe(
@@ -512,20 +472,11 @@ class LiveSession:
         done(self._tried(lambda: self._measured(running, probe)))
 
     def _measured(self, running: Running, probe: LatencyProbe) -> LatencyReply:
-        if not probe.finished:
-            return LatencyReply(latency=latency_parts(running, self._loopback), reason="not_measured")
-        found = probe.result()
-        if found.reason == "ok" and found.delay_ms is not None:
+        found = probe.result() if probe.finished else None
+        if found is not None and found.reason == "ok" and found.delay_ms is not None:
             stages_ms = 1e3 * running.pipeline.latency_frames / running.rate_hz
             self._loopback = (found.delay_ms + stages_ms, time.time())
-        return LatencyReply(
-            latency=latency_parts(running, self._loopback),
-            reason=found.reason,
-            delays_ms=found.delays_ms,
-            peak_over_floor_db=found.peak_over_floor_db,
-            correlation=found.correlation,
-            correlation_step_ms=found.correlation_step_ms,
-        )
+        return latency_told(running, self._loopback, found)
 
     def _check(self, built: SessionConfig, order: VoiceOrder, rate_hz: int) -> CheckReply:
         spec = self._outside.find_engine(order.engine)
@@ -595,10 +546,6 @@ def _lost(reason: str, running: Running) -> str:
 def _words(error: Exception) -> str:
     known = isinstance(error, MynaError | EngineError | DeviceError)
     return str(error) if known else f"{type(error).__name__}: {error}"
-
-
-def _unrecorded(recorder: Recorder, error: Exception) -> MynaError:
-    return MynaError("failed", f"The recording to {recorder.path} failed: {error}", path=str(recorder.path))
 
 
 def _device_fault(error: DeviceError) -> MynaError:

@@ -2,9 +2,10 @@
 
 import msgspec
 
-from myna.control.contract import LatencyParts, LiveState, SessionStatus
+from myna.control.contract import LatencyParts, LatencyReply, LiveState, SessionStatus
 from myna.daemon.live.delay import advice, peers_estimate_ms
 from myna.daemon.live.messages import SessionConfig
+from myna.daemon.live.probe import ProbeResult
 from myna.daemon.live.running import Running
 from myna.daemon.voices.values import in_force
 
@@ -111,4 +112,19 @@ def latency_parts(running: Running, loopback: tuple[float, float] | None) -> Lat
         loopback_ms=loopback[0] if loopback else None,
         peers_estimated_ms=peers,
         measured_at=loopback[1] if loopback else None,
+    )
+
+
+def latency_told(running: Running, loopback: tuple[float, float] | None, found: ProbeResult | None) -> LatencyReply:
+    """What `live.latency` answers; `found` is None where the measurement was broken off."""
+    latency = latency_parts(running, loopback)
+    if found is None:
+        return LatencyReply(latency=latency, reason="not_measured")
+    return LatencyReply(
+        latency=latency,
+        reason=found.reason,
+        delays_ms=found.delays_ms,
+        peak_over_floor_db=found.peak_over_floor_db,
+        correlation=found.correlation,
+        correlation_step_ms=found.correlation_step_ms,
     )
