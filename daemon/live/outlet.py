@@ -8,7 +8,7 @@ from myna.dsp.elastic import lengthen, shorten
 from myna.dsp.resample import FractionalResampler
 from myna.dsp.stage import Block
 
-RESYNC_MS = 15.0  # an error of delay beyond this is a jump (a stall), not a drift
+RESYNC_MS = 15.0  # an error of delay beyond this is a hole, and not hidden
 
 
 class Outlet(Protocol):
@@ -123,20 +123,24 @@ class DriftingOutlet:
     def write(self, position: int, block: Block) -> int:
         """See Outlet."""
         stepped = self._read_clocks()
-        moved = _moved(block, self.delay_frames - self._delay)
-        delay = self._delay  # of the block's first frame; the last one's is the next block's
-        self._delay += len(moved) - len(block)
         if self._out_stamped == 0:  # the output has not begun to run: nothing can be due yet
             return 0
+        per_frame = self._rate_out / self._rate
         captured_ns = self._in_clock.time_ns_at(position * self._rate_in / self._rate)
-        due = self._out_clock.frames_at(int(captured_ns)) + delay * self._rate_out / self._rate
+        due = self._out_clock.frames_at(int(captured_ns)) + self._delay * per_frame
         jumped, self._following = position != self._following, position + len(block)  # input was dropped
-        if self._next is None or jumped or stepped or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
+        if self._next is None or jumped or abs(self._next - due) > RESYNC_MS * self._rate_out / 1000.0:
             self.resyncs += self._next is not None
             self.clock_steps += not jumped
             self._next = round(due)
             self._controller.reset(keep_drift=True)
+        elif stepped:  # little was lost: the sound goes on, and is led back as after a change of the delay
+            shift = round((self._next - due) / per_frame)
+            self._delay += shift
+            due += shift * per_frame
         self._steer(self._next - due)
+        moved = _moved(block, self.delay_frames - self._delay)
+        self._delay += len(moved) - len(block)  # from the next block's first frame on
         fresh = self._resampler.process(moved)
         late = _write(self._sink, self._next, fresh)
         self._next += len(fresh)

@@ -51,7 +51,8 @@ def test_after_lost_sound_the_delay_is_nominal_within_a_second(device: str, lost
         assert now == pytest.approx(before, abs=2.0)
         assert now == pytest.approx(declared_ms(rig), abs=2.0)
         rig.run(1.5)
-    assert rig.status.xruns <= 3  # the hole, and blocks that come late until it is known what they are late by
+    # The hole, and blocks that come late until it is known what they are late by. Less than 15 ms is no hole.
+    assert rig.status.xruns <= (0 if lost_ms < 15.0 else 3)
 
 
 @pytest.mark.parametrize("device", ["mic", "out"])
