@@ -61,7 +61,7 @@ class Monitor:
         """Play a block; called by the loop, never waits."""
         outlet = self._outlet
         if outlet is not None:
-            outlet.delay_frames = max(outlet.delay_frames, len(block) + self._delay_frames)
+            outlet.delay_frames = len(block) + self._delay_frames
             outlet.write(position, block)
 
     def close(self) -> None:

@@ -214,7 +214,7 @@ class Soak:
             self.rig.mic.signal, engine.shape = self._tone, np.zeros_like  # a voice that says nothing
         elif how == "signature":
             self.rig.mic.signal, engine.shape = self._tone, mirrored()  # one that moves every line elsewhere
-        self.rig.run(1.0)  # what was in the pipes before is over
+        self.rig.run(LONGEST_MS / 1000.0)  # what was in the pipes before is over, the monitor's too
         self.listens_for = how
         self._longest_ms = self._rested_ms = 0.0
         asleep_s = self.rig.clock()

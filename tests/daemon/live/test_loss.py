@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from myna.control.errors import MynaError
-from myna.daemon.audio.fake import FakeDevice, noise
+from myna.daemon.audio.fake import FakeDevice, noise, silence
 from myna.daemon.live.messages import VoiceOrder
 from myna.engines.base import ModelUnusable, ParameterRefused
 from tools.live_rig import Rig, declared_ms, delay_ms
@@ -123,6 +123,23 @@ def test_the_monitors_loss_never_stops_the_session() -> None:
     assert rig.status.monitor == "ear"
     assert rig.played(0.3, rig.ear).any()
     assert len(rig.states) == 4  # starting, loading, warming, running, and nothing since
+
+
+def test_the_monitor_is_no_later_for_a_block_that_was_longer() -> None:
+    rig = Rig(mic=NOISE).start(settings={"block_ms": 20.0}, devices={"monitor": "fake:ear"})
+
+    def heard_after_s() -> float:
+        rig.mic.signal = silence
+        rig.run(1.5)
+        rig.mic.signal = NOISE["signal"]
+        rig.run(1.0)
+        return float(np.argmax(rig.played(1.0, rig.ear) != 0.0)) / 48000
+
+    before_s = heard_after_s()
+    rig.order(settings={"block_ms": 200.0})
+    assert heard_after_s() > before_s + 0.1
+    rig.order(settings={"block_ms": 20.0})
+    assert heard_after_s() == pytest.approx(before_s, abs=0.02)
 
 
 def test_changes_while_the_device_is_away_are_taken_on_return() -> None:
