@@ -6,6 +6,7 @@ LEAST_STEP_MS = 4.0  # a clock's step is told from jitter beyond this, or eight 
 STEP_MS = 40.0  # and surely beyond this
 SURE_MS = 60.0  # errors that are needed for it, all together
 SCATTER_S = 1.0  # that the scatter is known by
+ASTRAY_S = 2.0  # without a stamp near it, and the line is wrong however unlike the errors are
 
 
 class ClockModel:
@@ -70,7 +71,7 @@ class ClockModel:
             if fresh < 0:  # the count began anew
                 self.steps += 1
                 self._place(time_ns, frames)
-            elif self._is_step(error, paced):
+            elif self._is_step(error, paced) or (paced and fresh > 1e9 * ASTRAY_S / self._nominal_ns):
                 self.steps += 1
                 self._place(time_ns + round(sum(self._off_ns) / len(self._off_ns) - error), frames)
             return
