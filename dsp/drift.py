@@ -71,9 +71,13 @@ class ClockModel:
             if fresh < 0:  # the count began anew
                 self.steps += 1
                 self._place(time_ns, frames)
-            elif self._is_step(error, paced) or (paced and fresh > 1e9 * ASTRAY_S / self._nominal_ns):
+            elif self._is_step(error, paced):
                 self.steps += 1
                 self._place(time_ns + round(sum(self._off_ns) / len(self._off_ns) - error), frames)
+            elif paced and fresh * self._nominal_ns > 1e9 * ASTRAY_S:
+                self.steps += 1
+                self._scatter_ns = 1e6 * STEP_MS / 8.0  # jitter has grown as well: all stamps count at first
+                self._place(time_ns, frames)
             return
         self._off_ns.clear()
         self._follow(error, expected, fresh)
