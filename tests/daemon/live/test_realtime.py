@@ -37,7 +37,7 @@ def test_it_is_given_up_under_full_load_and_asked_for_again() -> None:
     assert courtesy.told == "fifo"
     thread.pass_by(courtesy, 10.0, 0.9)
     assert thread.told == ["fifo"]
-    thread.pass_by(courtesy, 10.0, 1.0)
+    thread.pass_by(courtesy, 10.0, 0.95)  # the most that Linux leaves a real-time thread while others wait
     assert thread.told == ["fifo", "other"]
     assert courtesy.told == "other"
     thread.pass_by(courtesy, 10.0, 0.9)  # not enough to be sure that it has recovered
@@ -51,7 +51,7 @@ def test_a_real_thread_that_computes_without_a_pause_goes_back_to_usual_scheduli
     seen: dict[str, object] = {}
 
     def compute() -> None:
-        courtesy = Courtesy()
+        courtesy = Courtesy(wall_s=time.thread_time)  # no second passes while others have the processor
         seen["first"] = courtesy.told
         if os.sched_getscheduler(0) != os.SCHED_FIFO:
             return
