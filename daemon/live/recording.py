@@ -32,7 +32,7 @@ class Recording:
             raise MynaError("refused", "The session does not run yet.")
         try:
             recorder = Recorder(path, running.rate_hz, source)
-        except Exception as error:
+        except Exception as error:  # a disk's or libsndfile's, of many kinds: told to who asked
             raise MynaError("failed", f"Can't record to {path}: {error}", path=str(path)) from error
         self._recorder = recorder
         running.pipeline.taps = (recorder,)

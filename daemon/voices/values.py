@@ -22,12 +22,12 @@ def scalars(values: Mapping[str, object]) -> dict[str, Scalar]:
 def kept_values(asset: VoiceAsset) -> dict[str, Scalar]:
     """An asset's own parameters, without those that its engine adds to what is asked.
 
+    Only what its engine honours: nothing that is kept with a voice, by whatever hand, reaches the session's switches.
     MynaError("bad_request") naming those that can't be: a description may have been written by hand.
     """
     spec = installed_engines().engines.get(asset.engine)
-    added = spec.capabilities.added if spec is not None else frozenset()
-    known = LiveSettings.__struct_fields__
-    kept = {name: value for name, value in scalars(asset.defaults).items() if name in known and name not in added}
+    taken = spec.capabilities.parameters - spec.capabilities.added if spec is not None else frozenset()
+    kept = {name: value for name, value in scalars(asset.defaults).items() if name in taken}
     check_values(kept, None)
     return kept
 

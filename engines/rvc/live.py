@@ -51,7 +51,7 @@ class RvcLive:
         self._models = Models(asset, placement)
         try:
             self._models.check(parameters)
-            self._light = placement.device == "cpu"
+            self._light = self._models.choice.device == "cpu"
             self._extractors: dict[str, PitchExtractor] = {}
             self._extractor = self._pick(parameters)
         except BaseException:

@@ -149,8 +149,12 @@ def test_a_built_in_voice_sounds_alike_live_and_from_files(name: str) -> None:
     np.testing.assert_allclose(heard, from_file, atol=1e-6)
 
 
+# What a description written by hand may hold, and no voice may decide.
+NO_VOICES = {"style": "any", "monitor_source": "input", "limiter": False, "gain_out_db": 12.0}
+
+
 def test_what_is_kept_with_a_voice_counts_below_what_a_job_asks() -> None:
-    asset = VoiceAsset(id="alice", engine="rvc", defaults={"pitch": 12.0, "index_rate": 0.3, "style": "any"})
+    asset = VoiceAsset(id="alice", engine="rvc", defaults={"pitch": 12.0, "index_rate": 0.3, **NO_VOICES})
     kept = VoiceOrder.of(asset).kept
     assert kept == {"pitch": 12.0, "index_rate": 0.3}
     assert resolved(kept, {"pitch": 0.0})["pitch"] == 0.0
