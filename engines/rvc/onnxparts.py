@@ -43,6 +43,8 @@ class OnnxParts:
         self._front = self._session(front, threads)
         self._back = self._session(back, threads)
         self.providers: tuple[str, ...] = tuple(self._back.get_providers())
+        if len(self._asked) > 1 and self._asked[0][0] not in self.providers:
+            self.fallbacks = (f"not {device} for the voice itself: onnxruntime left it for the CPU by itself",)
         for frames in _TRIED_FRAMES:
             self._try(frames)
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -163,12 +164,16 @@ def test_an_export_uses_the_device_only_where_its_runtime_reaches_it(
 
     def session(model: bytes, options: Any, providers: list[Any]) -> Any:
         asked.append((providers, options.enable_mem_pattern))
-        return made(model, options, providers=["CPUExecutionProvider"])
+        real = made(model, options, providers=["CPUExecutionProvider"])
+        return SimpleNamespace(run=real.run, get_providers=lambda: computing)
 
+    computing = ["DmlExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["DmlExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
     assert OnnxParts(voice, 1, "dml").fallbacks == ()
     assert asked == [([("DmlExecutionProvider", {"device_id": "0"}), "CPUExecutionProvider"], False)] * 2
+    computing = ["CPUExecutionProvider"]
+    assert "left it for the CPU" in OnnxParts(voice, 1, "dml").fallbacks[0]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------
