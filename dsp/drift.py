@@ -7,17 +7,24 @@ STEP_MS = 40.0  # and surely beyond this
 SURE_MS = 60.0  # errors that are needed for it, all together
 SCATTER_S = 1.0  # that the scatter is known by
 ASTRAY_S = 2.0  # without a stamp near it, and the line is wrong however unlike the errors are
+# How far a clock may be believed to be off: crystals are off by less than 200 ppm, and what seems to be more is at
+# first the stamps' doing. PulseAudio's callbacks were seen to come later by 3 ms a second for the first 3 s of a
+# stream, and then 8 ms early. It took 20 s to unlearn what that seemed to tell.
+LIKELY_PPM, LIKELY_PPM_PER_S, MOST_PPM = 200.0, 50.0, 1500.0
+UNLEARN = 3.0  # seconds of what is known that a second of a line that steep costs
+LEAST_KNOWN_S = 0.3
 
 
 class ClockModel:
     """From jittering (time, frame count) stamps to a smooth line between time and frames.
 
     A second-order delay-locked loop. It starts wide to lock within about two seconds and narrows to
-    `bandwidth_hz`. Stamps that are off by far more than they usually scatter, and all by the same, are no jitter but
-    a step (lost input, suspend, a restarted server): the line moves there at once and keeps its slope, which is a
-    crystal's. Stamps that come faster than their frames, as callbacks do that make up for a stall without loss, say
-    nothing of a step: they catch up by themselves. Times are ns of any monotonic clock; the arithmetic is float64 on
-    differences, good for years.
+    `bandwidth_hz`; a slope that is more than a clock can be off by is held there, and the loop widens again. Stamps
+    that are off by far more than they usually scatter, and all by the same, are no jitter but a step (lost input,
+    suspend, a restarted server): the line moves there at once and keeps its slope, which is a crystal's. Stamps that
+    come faster than their frames, as callbacks do that make up for a stall without loss, say nothing of a step: they
+    catch up by themselves. Times are ns of any monotonic clock; the arithmetic is float64 on differences, good for
+    years.
 
     Source: F. Adriaensen, "Using a DLL to filter time", 2005.
     """
@@ -27,7 +34,8 @@ class ClockModel:
     _frames: int
     _frame_ns: float
     _seen: tuple[int, int]  # the stamp before, taken or not
-    _age_s: float  # of what is known of the slope
+    _age_s: float  # since the first stamp
+    _known_s: float  # that is known of the slope
     _placed_s: float  # since the line began, or stepped
     _scatter_ns: float  # what a stamp is usually off by
     _off_ns: list[float]  # the latest stamps' errors, as long as they look like a step
@@ -103,7 +111,7 @@ class ClockModel:
         """Forget all stamps."""
         self._origin = None
         self._frame_ns = self._nominal_ns
-        self._age_s = self._scatter_ns = 0.0
+        self._age_s = self._known_s = self._scatter_ns = 0.0
         self._place(0, 0)
         self._origin = None
 
@@ -118,13 +126,26 @@ class ClockModel:
         """Draw the line towards a stamp that is off by `error` ns."""
         seconds = fresh * self._nominal_ns * 1e-9
         self._age_s += seconds
+        self._known_s += seconds
         self._placed_s += seconds
         self._scatter_ns += min(seconds / min(self._age_s, SCATTER_S), 1.0) * (abs(error) - self._scatter_ns)
-        placing, sloping = self._omega(self._placed_s, seconds), self._omega(self._age_s, seconds)
+        placing, sloping = self._omega(self._placed_s, seconds), self._omega(self._known_s, seconds)
         self._time = expected + math.sqrt(2.0) * placing * error
         self._frame_ns += sloping * sloping * error / fresh
-        # No clock is off by more than this; a burst of late stamps must not make it seem so.
-        self._frame_ns = min(max(self._frame_ns, self._nominal_ns * 0.995), self._nominal_ns * 1.005)
+        off, most = self._frame_ns - self._nominal_ns, self._steepest(seconds) * self._nominal_ns
+        if abs(off) > most:
+            self._frame_ns = self._nominal_ns + math.copysign(most, off)
+            self._known_s = max(self._known_s - (1.0 + UNLEARN) * seconds, LEAST_KNOWN_S)
+            self._placed_s = min(self._placed_s, self._known_s)
+
+    def _steepest(self, seconds: float) -> float:
+        """What the slope may be off by: what a clock can be, and three times what jitter makes of it.
+
+        A line through stamps that scatter by s over t seconds, one in each d, is off by 2.3 s √d / t^1.5 (simulated).
+        """
+        likely = 1e-6 * min(LIKELY_PPM + LIKELY_PPM_PER_S * self._age_s, MOST_PPM)
+        jitter = 7.0 * 1e-9 * self._scatter_ns * math.sqrt(seconds) / self._known_s**1.5
+        return min(likely + jitter, 0.005)
 
     def _omega(self, age_s: float, seconds: float) -> float:
         """Wide at first: a loop that has run for t seconds can't know better than a bandwidth of about 1/t."""

@@ -17,6 +17,7 @@ from myna.control.contract import (
 )
 from myna.daemon.orders import PlacementOrder as PlacementOrder
 from myna.daemon.orders import VoiceOrder as VoiceOrder
+from myna.daemon.voices.values import in_force
 
 DEVICE_HUNG = 75
 """Exit code of a worker that leaves a device behind which does not close; a fresh one waits for its return."""
@@ -34,6 +35,11 @@ class SessionConfig(Struct, frozen=True, kw_only=True):
     muted: bool = False
     monitor_consent: bool = False
     revision: int = 0
+
+    @property
+    def in_force(self) -> LiveSettings:
+        """The settings that hold: the voice's own, where the session's are still at their defaults."""
+        return in_force(self.settings, self.voice.kept)
 
 
 # --- supervisor to worker -------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from myna.daemon.live.outside import RunningLoop
 from myna.daemon.live.pipeline import LivePipeline, denoise_stage, vad_stage
 from myna.daemon.live.sizing import Sizing, ceiling_ms
 from myna.daemon.live.warmup import whole_hops
-from myna.daemon.voices.values import in_force
 from myna.dsp.stage import Stage
 from myna.engines.base import LiveVoice
 
@@ -83,7 +82,7 @@ class Running:
         self.pipeline = LivePipeline(
             self.rate_hz,
             ready.voice,
-            in_force(settings, config.voice.kept),
+            config.in_force,
             bypass=config.bypass,
             muted=config.muted,
             monitor_consent=config.monitor_consent,
@@ -245,7 +244,7 @@ class Running:
     def _apply(self, config: SessionConfig) -> None:
         settings = config.settings
         self.pipeline.apply(
-            in_force(settings, config.voice.kept),
+            config.in_force,
             bypass=config.bypass,
             muted=config.muted,
             monitor_consent=config.monitor_consent,

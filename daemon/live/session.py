@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from myna.control.contract import (
     CheckReply,
     LatencyReply,
@@ -32,7 +34,6 @@ from myna.daemon.live.sizing import size
 from myna.daemon.live.telling import latency_told, told
 from myna.daemon.live.warmup import Stopwatch
 from myna.daemon.restarts import Backoff
-from myna.daemon.voices.values import in_force
 from myna.engines.base import EngineError, LiveVoice
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class LiveSession:
         aside = self._outside.builder("check")  # it takes long: a lost device must not wait for it
 
         def work() -> None:
-            done(self._tried(lambda: self._check(built, order, running.rate_hz)))
+            done(self._tried(lambda: self._check(replace(built, voice=order), running.rate_hz)))
             aside.close(0.0)
 
         aside.submit(work)
@@ -347,7 +348,7 @@ class LiveSession:
     def _load(self, config: SessionConfig, rate_hz: int, *, tell: bool = False) -> ReadyVoice:
         """Load and warm the voice, and time it."""
         spec = self._outside.find_engine(config.voice.engine)
-        voice = self._open_voice(config, config.voice, rate_hz)
+        voice = self._open_voice(config, rate_hz)
         if tell:
             self._enter("warming", None)
         try:
@@ -362,10 +363,10 @@ class LiveSession:
             raise
         return ReadyVoice(voice, sizing, config, rate_hz)
 
-    def _open_voice(self, config: SessionConfig, order: VoiceOrder, rate_hz: int) -> LiveVoice:
-        spec = self._outside.find_engine(order.engine)
-        parameters = voice_parameters(in_force(config.settings, order.kept))
-        return spec.open_live(order.asset(), config.placement.placement(), parameters, rate_hz)
+    def _open_voice(self, config: SessionConfig, rate_hz: int) -> LiveVoice:
+        spec = self._outside.find_engine(config.voice.engine)
+        parameters = voice_parameters(config.in_force)
+        return spec.open_live(config.voice.asset(), config.placement.placement(), parameters, rate_hz)
 
     def _swap_ready(self, ready: ReadyVoice) -> None:
         if self._ready is not None and self._ready.voice is not ready.voice:
@@ -478,11 +479,11 @@ class LiveSession:
             self._loopback = (found.delay_ms + stages_ms, time.time())
         return latency_told(running, self._loopback, found)
 
-    def _check(self, built: SessionConfig, order: VoiceOrder, rate_hz: int) -> CheckReply:
-        spec = self._outside.find_engine(order.engine)
-        voice = self._open_voice(built, order, rate_hz)
+    def _check(self, config: SessionConfig, rate_hz: int) -> CheckReply:
+        spec = self._outside.find_engine(config.voice.engine)
+        voice = self._open_voice(config, rate_hz)
         try:
-            return Stopwatch(voice, rate_hz, self._outside.clock).check(order.id, spec.capabilities.hop_ms)
+            return Stopwatch(voice, rate_hz, self._outside.clock).check(config.voice.id, spec.capabilities.hop_ms)
         finally:
             voice.close()
 

@@ -7,7 +7,6 @@ from myna.daemon.live.delay import advice, peers_estimate_ms
 from myna.daemon.live.messages import SessionConfig
 from myna.daemon.live.probe import ProbeResult
 from myna.daemon.live.running import Running
-from myna.daemon.voices.values import in_force
 
 
 def told(
@@ -31,7 +30,7 @@ def told(
             engine=config.voice.engine,
             bypass=config.bypass,
             muted=config.muted,
-            settings=in_force(config.settings, config.voice.kept),
+            settings=config.in_force,
             revision=config.revision,
             input=config.devices.input,
             output=config.devices.output,
@@ -100,7 +99,7 @@ def latency_parts(running: Running, loopback: tuple[float, float] | None) -> Lat
     estimated = peers = None
     if device_in is not None and device_out is not None:
         estimated = held_ms + running.stages_ms + device_in + device_out
-        crossfade_ms = in_force(running.applied.settings, running.applied.voice.kept).crossfade_ms
+        crossfade_ms = running.applied.in_force.crossfade_ms
         peers = peers_estimate_ms(running.block_ms, crossfade_ms, device_in, device_out)
     return LatencyParts(
         compute_ms=running.times.percentile(99),

@@ -47,6 +47,36 @@ def test_a_jump_is_taken_and_an_outlier_is_not() -> None:
     assert clock.frames_at(3_600_000_000_000 + 799 * 10_000_000) == pytest.approx(799 * 480, abs=1.0)
 
 
+@pytest.mark.parametrize("ppm", [-300.0, 0.0, 300.0])
+def test_a_start_with_wrong_stamps_is_unlearnt_within_seconds(ppm: float) -> None:
+    """Callbacks that come ever later for 3 s, and then as they should, as PulseAudio's did: no clock runs so slow."""
+    rng, clock = np.random.default_rng(4), ClockModel(44100.0)
+    off_ms, slopes_ppm = {}, {}
+    for turn in range(1, 1000):
+        true_s = 0.02 * turn * (1 - 1e-6 * ppm)
+        late_s = 0.003 * true_s if true_s < 3.0 else 0.0
+        clock.update(int(1e9 * (true_s + late_s + 0.0001 * rng.exponential())), 882 * turn)
+        second = int(true_s)
+        off_ms[second] = 1e-6 * clock.time_ns_at(882 * turn) - 1e3 * true_s
+        slopes_ppm[second] = clock.drift_ppm - ppm
+    assert max(abs(off_ms[s]) for s in range(4, 20)) < 0.5
+    assert max(abs(slopes_ppm[s]) for s in range(8, 20)) < 80.0
+    assert abs(slopes_ppm[12]) < 20.0
+
+
+@pytest.mark.parametrize("jitter_ms", [1.0, 6.0])
+def test_jitter_does_not_keep_the_loop_wide(jitter_ms: float) -> None:
+    """What jitter makes of a young slope is no reason to doubt it: it narrows as it would have anyway."""
+    rng, clock = np.random.default_rng(4), ClockModel(48000.0)
+    slopes_ppm = []
+    for turn in range(1, 3000):
+        clock.update(int(1e7 * turn * (1 - 300e-6) + 1e6 * jitter_ms * rng.random()), 480 * turn)
+        if turn > 1000:
+            slopes_ppm.append(clock.drift_ppm)
+    assert np.std(slopes_ppm) < 5.0 * jitter_ms
+    assert np.mean(slopes_ppm) == pytest.approx(300.0, abs=5.0)
+
+
 @pytest.mark.parametrize("jitter_ms", [0.0, 1.0])
 @pytest.mark.parametrize("lost_ms", [-30, 10, 20, 38, 60, 200])
 def test_lost_sound_is_a_step_within_a_tenth_of_a_second(lost_ms: int, jitter_ms: float) -> None:

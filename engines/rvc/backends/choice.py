@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -37,6 +37,30 @@ class Choice:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A backend that may be taken, with its precision and the device that it would compute on."""
+
+    kind: type[OpenVino] | type[OnnxRuntime]
+    precision: str
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.kind.name} {self.precision}" + ("" if self.device == "cpu" else f" on {self.device}")
+
+    def opened(self, placement: Placement) -> Backend:
+        """The backend, with the placement's threads and cache.
+
+        Raises:
+            BackendUnavailable: it is not here, or not in this precision.
+        """
+        if issubclass(self.kind, OnnxRuntime):
+            return self.kind(self.precision, placement.threads, placement.cache_dir, self.device)
+        return self.kind(self.precision, placement.threads, placement.cache_dir)
+
+
 def choose(
     placement: Placement,
     networks: Sequence[tuple[Network, Sequence[Shape]]],
@@ -61,14 +85,11 @@ def choose(
     if not provided and (placement.backend == "eager" or placement.device != "cpu"):
         return Choice(_eager(placement), placement.device, (), ())
     reference = replace(placement, device="cpu") if provided else placement
-    candidates = _candidates(placement)
     fallbacks: list[str] = []
     prepared = False
-    for kind, precision, device in candidates:
-        on = () if device == "cpu" else (device,)
-        name = " ".join((kind.name, precision, *(f"on {each}" for each in on)))
+    for candidate in _candidates(placement):
         try:
-            backend = kind(precision, placement.threads, placement.cache_dir, *on)
+            backend = candidate.opened(placement)
             known = _verdict(backend, networks, placement.cache_dir)
             if known is None and prepare is not None:
                 if not prepared:
@@ -79,15 +100,17 @@ def choose(
                     raise BackendUnavailable("its exports could not be kept on disk")
             worst, faster = known or _checked(backend, _eager(reference), networks, placement.cache_dir)
         except BackendUnavailable as error:
-            fallbacks.append(f"not {name}: {error}")
+            fallbacks.append(f"not {candidate.name}: {error}")
             continue
-        if worst < LEAST_SNR_DB[precision]:
-            fallbacks.append(f"not {name}: {worst:.0f} dB against torch, {LEAST_SNR_DB[precision]:.0f} wanted")
+        wanted = LEAST_SNR_DB[candidate.precision]
+        if worst < wanted:
+            fallbacks.append(f"not {candidate.name}: {worst:.0f} dB against torch, {wanted:.0f} wanted")
             continue
-        if placement.backend == "auto" and device == "cpu" and faster < 1.0:  # what a card saves is not the CPU's
-            fallbacks.append(f"not {name}: slower than torch here")
+        # What a card saves is not the CPU's.
+        if placement.backend == "auto" and candidate.device == "cpu" and faster < 1.0:
+            fallbacks.append(f"not {candidate.name}: slower than torch here")
             continue
-        return Choice(backend, device, tuple(fallbacks), (f"{name}: {worst:.0f} dB against torch",))
+        return Choice(backend, candidate.device, tuple(fallbacks), (f"{candidate.name}: {worst:.0f} dB against torch",))
     last = placement if _is_torchs(placement.device) else reference
     return Choice(_eager(last), last.device, tuple(fallbacks), ())
 
@@ -110,10 +133,10 @@ def _eager(placement: Placement) -> Backend:
     return Eager(placement.device, placement.precision, placement.threads)
 
 
-def _candidates(placement: Placement) -> list[tuple[Any, str, str]]:
-    """The backends to try, best first, each with its precision and device."""
+def _candidates(placement: Placement) -> list[_Candidate]:
+    """The backends to try, best first."""
     if placement.device != "cpu":
-        here = (OnnxRuntime, "fp32", placement.device)
+        here = _Candidate(OnnxRuntime, "fp32", placement.device)
         if _is_torchs(placement.device):
             return [here]
         named = placement.backend if placement.backend != "eager" else "auto"
@@ -133,7 +156,7 @@ def _candidates(placement: Placement) -> list[tuple[Any, str, str]]:
     if first == "auto":
         first = "fp32" if placement.backend == "onnxruntime" else "bf16"
     precisions = [first] if first == "fp32" else [first, "fp32"]
-    return [(kind, precision, "cpu") for precision in precisions]
+    return [_Candidate(kind, precision) for precision in precisions]
 
 
 def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[Shape]]], cache_dir: Path) -> Path:
