@@ -144,7 +144,7 @@ class ClockModel:
         A line through stamps that scatter by s over t seconds, one in each d, is off by 2.3 s √d / t^1.5 (simulated).
         """
         likely = 1e-6 * min(LIKELY_PPM + LIKELY_PPM_PER_S * self._age_s, MOST_PPM)
-        jitter = 7.0 * 1e-9 * self._scatter_ns * math.sqrt(seconds) / self._known_s**1.5
+        jitter = 7.0 * 1e-9 * self._scatter_ns * math.sqrt(seconds) / math.pow(self._known_s, 1.5)
         return min(likely + jitter, 0.005)
 
     def _omega(self, age_s: float, seconds: float) -> float:

@@ -167,16 +167,25 @@ class PortAudioBackend:
 
 
 def _rate(sd: Any, device: Listed, direction: Direction, request: StreamRequest) -> int:
-    """The asked rate, or the device's own."""
+    """The asked rate, or the device's own.
+
+    Raises:
+        DeviceError: the device can't be used now. That is no word about a rate: one that came back between two
+            questions was opened at 44100 Hz.
+    """
     if request.rate_hz is not None:
         return request.rate_hz
     if device.host_api != "ALSA":
         return device.rate_hz
     check = sd.check_input_settings if direction == "input" else sd.check_output_settings
     for rate_hz in (*ALSA_RATES_HZ, device.rate_hz):
-        with contextlib.suppress(sd.PortAudioError):
+        try:
             check(device=device.index, channels=1, dtype="float32", samplerate=rate_hz)
             return rate_hz
+        except sd.PortAudioError as error:
+            problem = device_error(error, f"opening {device.name!r} at {rate_hz} Hz")
+            if problem.reason not in ("rate", "format"):
+                raise problem from error
     return device.rate_hz
 
 

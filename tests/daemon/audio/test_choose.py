@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from myna.daemon.audio.backend import DeviceError
+from myna.daemon.audio.backend import DeviceError, StreamRequest
 from myna.daemon.audio.choose import Listed, best_pair, candidates, one_clock
-from myna.daemon.audio.portaudio import device_error, sane_ms
+from myna.daemon.audio.portaudio import _rate, device_error, sane_ms
 from myna.daemon.audio.realtime import Realtime
 from myna.daemon.audio.virtual import is_virtual
 
@@ -163,3 +163,35 @@ def test_lent_priority_is_taken_back_and_told_from_the_facts() -> None:
 )
 def test_one_callback_serves_both_only_where_they_share_a_clock(heard: Listed, played: Listed, shared: bool) -> None:
     assert one_clock(heard, played) is shared
+
+
+class Answering:
+    """PortAudio as far as it is asked for rates: each of `answers` once, an error's code or 0."""
+
+    class PortAudioError(Exception):
+        pass
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+
+    def check_output_settings(self, **asked: object) -> None:
+        code = self.answers.pop(0)
+        if code:
+            raise self.PortAudioError("refused", code)
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [((0,), 48000), ((-9997, 0), 44100), ((-9997, -9998, 0), 96000), ((-9997, -9997, -9997), 96000)],
+)
+def test_the_rate_is_the_first_that_is_not_refused(answers: tuple[int, ...], found: int) -> None:
+    device = Listed(index=0, name="card", host_api="ALSA", inputs=0, outputs=2, rate_hz=96000)
+    assert _rate(Answering(*answers), device, "output", StreamRequest(input=None, output=None)) == found
+
+
+@pytest.mark.parametrize(("code", "reason"), [(-9999, "failed"), (-9985, "busy"), (-9996, "not_found")])
+def test_a_device_that_is_away_while_it_is_asked_for_a_rate_is_not_opened_at_another(code: int, reason: str) -> None:
+    device = Listed(index=0, name="card", host_api="ALSA", inputs=0, outputs=2, rate_hz=44100)
+    with pytest.raises(DeviceError, match="48000") as caught:
+        _rate(Answering(code, 0), device, "output", StreamRequest(input=None, output=None))
+    assert caught.value.reason == reason
