@@ -16,7 +16,7 @@ import numpy as np
 from ...base import BackendUnavailable, Placement
 from ..networks import AnyArray, Network, Shape
 from .backend import Array, Backend, Stage, examples
-from .cpu import has_amx
+from .cpu import has_amx, has_bf16
 from .onnxruntime import PROVIDERS, OnnxRuntime
 from .openvino import OpenVino
 
@@ -167,6 +167,7 @@ def _verdict_path(backend: Backend, networks: Sequence[tuple[Network, Sequence[S
         backend.precision,
         *backend.providers,
         has_amx(),
+        has_bf16(),
         os.cpu_count(),
         importlib.metadata.version("torch"),
         _version(backend),

@@ -2,8 +2,9 @@
 
 oneDNN multiplies the rows of a sequence by a matrix in blocks of few rows, and reads the whole matrix for each of
 them; over 140 frames that wait is most of the time in bf16. Its convolutions of width one go over the same numbers in
-a better order: the content encoder takes 80 CPU-ms instead of 107 for 2.8 s, at the same distance from torch. In fp32,
-where the products themselves take longest, products stay as quick or quicker (AVX2: 291 against 374).
+a better order: the content encoder takes 80 CPU-ms instead of 107 for 2.8 s, at the same distance from torch. Without
+tiles, where the products themselves take longest, products stay as quick (bf16 in vectors) or quicker (AVX2 in fp32:
+291 against 374).
 """
 
 from typing import Any

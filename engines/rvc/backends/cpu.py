@@ -9,21 +9,32 @@ from pathlib import Path
 
 def has_vnni() -> bool:
     """Whether this CPU sums int8 products without overflow; without it weights keep 7 bits."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text("ascii", "replace")
-    except OSError:
-        return False
+    flags = _flags()
     return "avx512_vnni" in flags or "avx_vnni" in flags or "asimddp" in flags
 
 
 def has_amx() -> bool:
     """Whether this CPU has tiles that multiply bf16; False where the system doesn't tell."""
-    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in ("AVX2", "AVX2_VNNI", "SSE41", "AVX", "AVX512_CORE"):
-        return False
+    return _held_to() in ("", "AVX512_CORE_AMX", "AVX10_1_512_AMX") and "amx_bf16" in _flags()
+
+
+def has_bf16() -> bool:
+    """Whether this CPU multiplies bf16 by itself, in tiles or in vectors (Zen 4 and later, Cooper Lake)."""
+    return has_amx() or (_held_to() in ("", "AVX512_CORE_BF16") and "avx512_bf16" in _flags())
+
+
+def _held_to() -> str:
+    """The instructions that oneDNN is held to by its variable; empty: all."""
+    held = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return "" if held in ("ALL", "DEFAULT") else held
+
+
+def _flags() -> str:
+    """The instructions that the system tells of; none where it doesn't."""
     try:
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text("ascii", "replace")
+        return Path("/proc/cpuinfo").read_text("ascii", "replace")
     except OSError:
-        return False
+        return ""
 
 
 def give_memory_back() -> None:

@@ -16,14 +16,16 @@ from ...base import BackendUnavailable
 from ..networks import AnyArray, Network, Shape
 from .backend import Array, Stage, last_line, memory_for
 from .convolved import convolved
-from .cpu import has_amx
+from .cpu import has_amx, has_bf16
 from .onnxruntime import OnnxRuntime
 
 _MADV_DONTNEED: Final = 4
+_SHORT_SAMPLES: Final = 16000  # of a content encoder, at 16 kHz
+_SHORT_FRAMES: Final = 24  # of a decoder, 10 ms each: a block of 100 ms has 20
 
 
 class OpenVino:
-    """OpenVINO on the CPU, at static shapes; bf16 where the CPU multiplies it natively.
+    """OpenVINO on the CPU, at static shapes; bf16 where the CPU multiplies it natively, in tiles or in vectors.
 
     In int8 the content encoder runs on onnxruntime, which rounds as it goes; all else stays here, in fp32.
     """
@@ -39,7 +41,7 @@ class OpenVino:
         self._core = openvino.Core()
         self.providers: tuple[str, ...] = ("CPU",)
         able = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        if precision == "bf16" and not ("BF16" in able and has_amx()):
+        if precision == "bf16" and not ("BF16" in able and has_bf16()):
             raise BackendUnavailable("this CPU does not multiply bf16 natively")
         if precision not in ("bf16", "fp32", "int8"):
             raise BackendUnavailable(f"OpenVINO computes in bf16, fp32 or int8 here, not {precision}")
@@ -47,6 +49,7 @@ class OpenVino:
         if self._features is not None:
             self.providers += self._features.providers
         self.precision = precision
+        self._tiles = precision == "bf16" and has_amx()
         self._options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
             "NUM_STREAMS": 1,
@@ -67,9 +70,9 @@ class OpenVino:
             try:
                 model = self._model(network)
                 model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
-                if self.precision == "bf16":
+                if self._tiles:
                     convolved(model)
-                options = {**self._options, "INFERENCE_NUM_THREADS": self._threads_for(network)}
+                options = {**self._options, "INFERENCE_NUM_THREADS": self._threads_for(network, shapes)}
                 request = self._core.compile_model(model, "CPU", options).create_infer_request()
                 self._let_pages_go(network)
             except BackendUnavailable:
@@ -85,18 +88,22 @@ class OpenVino:
 
         return run
 
-    def _threads_for(self, network: Network) -> int:
+    def _threads_for(self, network: Network, shapes: Sequence[Shape]) -> int:
         """All that are allowed for a decoder without tiles, one for what is short, and for the content encoder all but
-        the one on which the pitch is found meanwhile.
+        the one on which the pitch is found meanwhile. For blocks of about 100 ms encoder and decoder take all: there
+        the clock is short, not the processor.
 
         Threads wait for each other on the processor after each layer, for longer than short layers take. CPU-ms and ms
-        on two threads, then on one: content encoder of 2.8 s in bf16 118 and 50, 80 and 75, beside which RMVPE takes
-        35; decoder of 36 frames in bf16 50 and 29, 43 and 43. Held to AVX2: decoder 539 and 276, 438 and 438; pitch
-        102 and 51, 84 and 84; latent 52 and 26, 43 and 43.
+        on two threads, then on one: content encoder of 2.8 s in tiles 118 and 50, 80 and 75, beside which RMVPE takes
+        35; decoder of 36 frames in tiles 50 and 29, 43 and 43. Held to AVX2: decoder 539 and 276, 438 and 438; pitch
+        102 and 51, 84 and 84; latent 52 and 26, 43 and 43. In bf16 without tiles, a block of 100 ms: 165 and 87, with
+        one for the encoder 165 and 111.
         """
         if network.role == "content":
-            return max(1, self._threads - 1)
-        return self._threads if network.role == "audio" and self.precision != "bf16" else 1
+            return self._threads if shapes[0][-1] <= _SHORT_SAMPLES else max(1, self._threads - 1)
+        if network.role == "audio" and (not self._tiles or shapes[0][-1] <= _SHORT_FRAMES):
+            return self._threads
+        return 1
 
     def _let_pages_go(self, network: Network) -> None:
         """Give back the memory that the exported weights took while they were repacked.

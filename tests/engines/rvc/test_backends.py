@@ -18,6 +18,7 @@ from tiny_models import PLAIN, asset
 
 from myna.engines.base import BackendUnavailable, Placement, VoiceParameters
 from myna.engines.rvc.backends import choice as choosing
+from myna.engines.rvc.backends import cpu
 from myna.engines.rvc.backends import openvino as on_openvino
 from myna.engines.rvc.backends.backend import examples
 from myna.engines.rvc.backends.choice import choose, snr_db
@@ -178,6 +179,7 @@ def test_a_network_costs_what_the_processor_s_clock_says(monkeypatch: pytest.Mon
 def test_bf16_is_asked_for_only_where_the_cpu_has_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert not choosing.has_amx()
+    assert not choosing.has_bf16()
     for precision in ("bf16", "auto"):
         choice = choose(Placement(backend="openvino", precision=precision), all_of(models)[:1])
         assert (choice.backend.name, choice.backend.precision) == ("openvino", "fp32")
@@ -203,10 +205,37 @@ def test_products_written_as_convolutions_give_the_same(models: Models, exports:
     assert snr_db(found[0], found[1]) > 100
 
 
-@pytest.mark.parametrize(("precision", "decoder"), [("fp32", 3), ("bf16", 1)])
-def test_short_networks_take_one_thread_and_the_encoder_leaves_one_for_the_pitch(
-    models: Models, exports: Path, precision: str, decoder: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("held_to", "flags", "tiles", "bf16"),
+    [
+        ("", "avx512f avx512_bf16 amx_bf16", True, True),
+        ("", "avx512f avx512_bf16", False, True),  # Zen 4
+        ("ALL", "avx512f avx512_bf16", False, True),
+        ("", "avx2 avx512f avx512_vnni", False, False),
+        ("AVX512_CORE_BF16", "avx512f avx512_bf16 amx_bf16", False, True),
+        ("AVX512_CORE_VNNI", "avx512f avx512_bf16 amx_bf16", False, False),
+        ("avx2", "avx512f avx512_bf16 amx_bf16", False, False),
+    ],
+)
+def test_bf16_is_found_in_tiles_and_in_vectors(
+    monkeypatch: pytest.MonkeyPatch, held_to: str, flags: str, tiles: bool, bf16: bool
 ) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", held_to)
+    monkeypatch.setattr(cpu, "_flags", lambda: flags)
+    assert (cpu.has_amx(), cpu.has_bf16()) == (tiles, bf16)
+
+
+@pytest.mark.parametrize(
+    ("precision", "tiles", "total", "rendered", "content", "decoder"),
+    [
+        ("fp32", True, 132, 36, 2, 3), ("bf16", True, 132, 36, 2, 1), ("bf16", False, 132, 36, 2, 3),
+        ("bf16", True, 66, 20, 3, 3),  # a block of 100 ms
+    ],
+)  # fmt: skip
+def test_short_networks_take_one_thread_and_the_encoder_leaves_one_for_the_pitch(
+    models: Models, exports: Path, precision: str, tiles: bool, total: int, rendered: int, content: int, decoder: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     asked: dict[str, int] = {}
 
     class Recorded:
@@ -230,12 +259,13 @@ def test_short_networks_take_one_thread_and_the_encoder_leaves_one_for_the_pitch
 
     core = openvino.Core()
     monkeypatch.setattr(openvino, "Core", lambda: Recorded(core))
-    monkeypatch.setattr(on_openvino, "has_amx", lambda: True)
+    monkeypatch.setattr(on_openvino, "has_amx", lambda: tiles)
+    monkeypatch.setattr(on_openvino, "has_bf16", lambda: True)
     backend = OpenVino(precision, 3, exports)
-    for network, shapes in all_of(models):
+    for network, shapes in all_of(models, total, rendered):
         made = backend.stage(network, shapes)(*examples(network, shapes))
         assert np.isfinite(made).all()
-    assert asked == {"content": 2, "latent": 1, "audio": decoder, "pitch": 1}
+    assert asked == {"content": content, "latent": 1, "audio": decoder, "pitch": 1}
 
 
 def test_pitch_and_features_side_by_side_are_what_they_are_one_after_the_other(
