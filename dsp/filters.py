@@ -86,6 +86,16 @@ def lowpass_taps(taps: int, cutoff_hz: float, rate_hz: float) -> Signal:
     return np.asarray(shape / shape.sum(), np.float64)
 
 
+def quarter_turn_taps(reach: int) -> Signal:
+    """A Hilbert transformer (Kaiser window, beta 4), shape (2 reach + 1,): cosines become sines `reach` frames later.
+
+    At 48 kHz and a reach of 96 its gain is within 0.5 dB of 1 from 390 Hz on, and falls towards 0 Hz.
+    """
+    at = np.arange(-reach, reach + 1)
+    ideal = np.where(at % 2 == 1, 2.0 / (np.pi * np.where(at == 0, 1, at)), 0.0)
+    return np.asarray(ideal * np.kaiser(2 * reach + 1, 4.0), np.float64)
+
+
 def fast_length(least: int) -> int:
     """The smallest length from `least` on that has no prime factor above 5: its Fourier transforms are quick."""
     best = 1 << max(least - 1, 0).bit_length()

@@ -1,4 +1,4 @@
-"""Speaks voiced sound: one grain per new period, cut at the marks of the old ones."""
+"""Speaks voiced sound: one grain per new period, cut at the marks of the old ones, and between two its turned twin."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,17 +15,24 @@ _BEFORE = 0.65  # of the period that is looked for around a mark: so much lies b
 _LONGEST = 1.5  # times the last period: no following one is longer
 _WORTH = 0.3  # correlation under which a mark is where it was expected
 _STEADY = 0.5  # weight of the expected place against the correlation
+# New pitches below which grains have twins, and below which these are as strong as they. At 110 to 150 Hz, where pulses
+# are not heard one by one, twins cost 0.1 points of DNSMOS.
+_TWINS_HZ, _FULL_TWINS_HZ = 115.0, 90.0
 
 
 class Sound:
-    """The newest sound as grains see it: full rate for reading, decimated for finding marks.
+    """The newest sound as grains see it: full rate for reading, turned by a quarter, decimated for finding marks.
 
     Positions are absolute, in frames at the full rate, counted from the stream's first.
     """
 
-    def __init__(self, length: int, decimation: int, filter_delay: int) -> None:
-        """Hold `length` frames; the decimated signal lags by `filter_delay` frames."""
+    def __init__(self, length: int, decimation: int, filter_delay: int, turn: Signal) -> None:
+        """Hold `length` frames; the decimated signal lags by `filter_delay` frames; `turn`: a Hilbert filter's taps."""
         self.full = np.zeros(length)
+        self.turned = np.zeros(length)  # all its waves a quarter behind; see `turned_index`
+        self._turn = turn
+        self.turning = False
+        self.turned_late = len(turn) // 2  # frames by which the turned signal lags
         self.low = np.zeros(length // decimation)
         self.decimation = decimation
         self._delay = filter_delay
@@ -33,20 +40,33 @@ class Sound:
 
     def push(self, full: Signal, low: Signal) -> None:
         """Append one hop."""
-        for kept, new in ((self.full, full), (self.low, low)):
-            kept[: -len(new)] = kept[len(new) :]
-            kept[-len(new) :] = new
+        _push(self.full, full)
+        _push(self.low, low)
+        if self.turning:
+            _push(self.turned, np.convolve(self.full[-len(full) - 2 * self.turned_late :], self._turn, "valid"))
         self.heard += len(full)
+
+    def turn(self, wanted: bool) -> None:
+        """Keep the turned signal, or no longer: it is work that only lower voices need."""
+        if wanted and not self.turning:
+            before = np.zeros(2 * self.turned_late)
+            self.turned = np.convolve(np.concatenate((before, self.full)), self._turn, "valid")
+        self.turning = wanted
 
     def clear(self) -> None:
         """Forget the sound and begin time anew."""
         self.full[:] = 0.0
+        self.turned[:] = 0.0
         self.low[:] = 0.0
         self.heard = 0
 
     def full_index(self, position: float) -> float:
         """Where a position lies in `full`."""
         return position - (self.heard - len(self.full))
+
+    def turned_index(self, position: float) -> float:
+        """Where a position lies in `turned`."""
+        return self.full_index(position) + self.turned_late
 
     def low_index(self, position: float) -> float:
         """Where a position lies in `low`: its last sample is of frame heard - 1 - delay."""
@@ -63,29 +83,49 @@ class _Grain(NamedTuple):
     mark: float  # its middle in the input
     period: float  # of the input there
     at: float  # its middle in the output
+    lag: float  # frames after which its twin follows
+    share: float  # radians: the grain is spoken with the cosine of it, its twin with the sine
+
+
+class _Half(NamedTuple):
+    """Half a grain: what is to be added to the output."""
+
+    grain: _Grain
+    span: tuple[float, float]  # positions in the output between which it sounds
+    fade: float  # frames in which it is faded to nothing
+    formant: float
+    gain: float
 
 
 class GrainVoice:
-    """Pitch-synchronous overlap-add with fractional marks.
+    """Pitch-synchronous overlap-add with fractional marks, and dispersed pulses where the pitch goes down.
 
     A grain fades out while the next one fades in, over the whole interval between two new marks, so that
     unchanged pitch is unchanged sound. It never reaches the pulse after its own, which matters where the new
     interval is the longer one.
 
-    Source: Moulines & Charpentier, Speech Communication 1990.
+    Pulses that are further apart than they were spoken are heard one by one, as a buzz. So half an interval after each
+    grain its twin follows, whose waves are a quarter ahead: harmonics stay as strong as they are, even ones where they
+    were, odd ones turned, but the sound's energy comes twice as often. DNSMOS gives 0.3 points for it at −5 semitones.
+
+    Source: Moulines & Charpentier, Speech Communication 1990; dispersed pulses against buzz: McCree & Barnwell, IEEE
+    Transactions on Speech and Audio Processing 1995.
     """
 
-    def __init__(self, sound: Sound) -> None:
-        """Read from `sound`."""
+    def __init__(self, sound: Sound, rate_hz: int) -> None:
+        """Read from `sound`, which has this rate."""
         self._sound = sound
         self._reader = Reader()
         self._marks: deque[float] = deque(maxlen=32)
+        self._twins: list[_Half] = []  # yet to sound
+        self._alone, self._followed = rate_hz / _TWINS_HZ, rate_hz / _FULL_TWINS_HZ  # intervals
         self.active = False
 
     def stop(self) -> None:
         """End the stretch: the next one starts with marks of its own."""
         self.active = False
         self._marks.clear()
+        self._twins.clear()
 
     def start(self, position: float, period: float) -> None:
         """Begin a voiced stretch at a position: the first mark is the loudest place of its first period."""
@@ -105,6 +145,7 @@ class GrainVoice:
         pitch: float,
         formant: float,
         interval: float | None = None,
+        dispersed: float = 0.0,
     ) -> bool:
         """Add the next half of a grain to `out`, whose first frame is `origin`, if it begins to sound before `until`.
 
@@ -119,6 +160,7 @@ class GrainVoice:
             pitch: Ratio by which the pitch moves up.
             formant: Ratio by which formants move up.
             interval: New period in frames, whatever the old one is; None: the old one by `pitch`.
+            dispersed: How strong twins are, 0…1; 1 is as strong as their grains.
 
         Returns:
             False if no half begins before `until`: nothing was added.
@@ -127,9 +169,10 @@ class GrainVoice:
         if grain is None:
             if self._begun >= until:
                 return False
-            grain = self._grain_at(max(self._marks[0], self._begun + 1.0), period_at)
+            expected = interval or period_at(self._begun) / pitch
+            grain = self._grain_at(max(self._marks[0], self._begun + 1.0), period_at, expected, dispersed)
             # The first of a stretch is faded in by the mix.
-            self._add(out, origin, grain, (self._begun, grain.at), np.inf, formant, grain.period)
+            self._speak(out, origin, grain, (self._begun, grain.at), np.inf, formant, grain.period)
             self._grain, self._falling = grain, True
             return True
         if grain.at >= until:
@@ -138,21 +181,34 @@ class GrainVoice:
             interval = self._advance(grain.at, 1.0 / pitch, period_at)
         if self._falling:
             fade = min(interval, grain.period / formant)  # to the neighbouring pulse, as the grain plays it
-            self._add(out, origin, grain, (grain.at, grain.at + fade), fade, formant, interval)
+            self._speak(out, origin, grain, (grain.at, grain.at + fade), fade, formant, interval)
             self._falling = False
             return True
         # The marks around the next new one may still be unheard while it is far off.
         if grain.at + interval - min(interval, _LONGEST * grain.period / formant) >= until:
             return False
-        following = self._grain_at(grain.at + interval, period_at)
+        following = self._grain_at(grain.at + interval, period_at, interval, dispersed)
         fade = min(interval, following.period / formant)
         if following.at - fade >= until:
             return False
-        self._add(out, origin, following, (following.at - fade, following.at), fade, formant, interval)
+        self._speak(out, origin, following, (following.at - fade, following.at), fade, formant, interval)
         self._grain, self._falling = following, True
         return True
 
-    def _add(
+    def follow(self, out: Signal, origin: int, until: int) -> None:
+        """Add the twins that begin to sound before `until` to `out`, whose first frame is `origin`.
+
+        They wait until then because the turned sound is heard later: by less than they lag behind their grains.
+        """
+        waiting = []
+        for half in self._twins:
+            if half.span[0] < until:
+                self._add(out, origin, half, self._sound.turned, self._sound.turned_index(half.grain.mark))
+            else:
+                waiting.append(half)
+        self._twins = waiting
+
+    def _speak(
         self,
         out: Signal,
         origin: int,
@@ -162,24 +218,36 @@ class GrainVoice:
         formant: float,
         interval: float,
     ) -> None:
-        """Add what a grain is in a span of positions to `out`; it is faded to nothing in `fade` frames."""
-        low = max(int(np.ceil(span[0])), origin)
-        high = min(int(np.ceil(span[1])), origin + len(out))
-        if high <= low:
-            return
-        offset = np.arange(low, high, dtype=np.float64) - grain.at
-        start = self._sound.full_index(grain.mark + formant * float(offset[0]))
-        piece = self._reader.read(self._sound.full, start, formant, high - low)
+        """Add what a grain is in a span of positions to `out`, and have its twin follow."""
         # Longer intervals and faster grains hold less energy; crossfaded grains that are not the same sound
         # lose 1.5 dB (measured on speech at ±5 semitones).
         change = interval / grain.period
         gain = np.sqrt(formant * max(change, 1.0)) * (1 + _UNLIKE * min(1.0, 4 * abs(np.log2(change))))
-        window = 0.5 + 0.5 * np.cos(np.pi / fade * offset)  # a raised cosine
-        out[low - origin : high - origin] += gain * window * piece
+        half = _Half(grain, span, fade, formant, gain * np.cos(grain.share))
+        self._add(out, origin, half, self._sound.full, self._sound.full_index(grain.mark))
+        if grain.share > 0.0:
+            twin = grain._replace(at=grain.at + grain.lag)
+            later = (span[0] + grain.lag, span[1] + grain.lag)
+            self._twins.append(_Half(twin, later, fade, formant, -gain * np.sin(grain.share)))
 
-    def _grain_at(self, position: float, period_at: Callable[[float], float]) -> _Grain:
-        """The grain to put at a position: the one whose mark is nearest."""
-        return _Grain(*self._mark_near(position, period_at), position)
+    def _add(self, out: Signal, origin: int, half: _Half, sound: Signal, mark: float) -> None:
+        """Add half a grain to `out`, read from `sound`, in which its mark lies at index `mark`."""
+        low = max(int(np.ceil(half.span[0])), origin)
+        high = min(int(np.ceil(half.span[1])), origin + len(out))
+        if high <= low:
+            return
+        offset = np.arange(low, high, dtype=np.float64) - half.grain.at
+        piece = self._reader.read(sound, mark + half.formant * float(offset[0]), half.formant, high - low)
+        window = 0.5 + 0.5 * np.cos(np.pi / half.fade * offset)  # a raised cosine
+        out[low - origin : high - origin] += half.gain * window * piece
+
+    def _grain_at(
+        self, position: float, period_at: Callable[[float], float], interval: float, dispersed: float
+    ) -> _Grain:
+        """The grain to put at a position, `interval` frames after the one before: the one whose mark is nearest."""
+        reached = min(max((interval - self._alone) / (self._followed - self._alone), 0.0), 1.0)
+        share = 0.25 * np.pi * dispersed * reached
+        return _Grain(*self._mark_near(position, period_at), position, 0.5 * interval, share)
 
     def _mark_near(self, position: float, period_at: Callable[[float], float]) -> tuple[float, float]:
         """The input's mark nearest to a position, and the period there."""
@@ -264,3 +332,9 @@ class GrainVoice:
         piece = cut(sound.low, first - 2, first + count + 2) ** 2
         energy = np.convolve(piece, np.ones(5), "valid")
         return max(sound.position(first + int(np.argmax(energy))) + _AFTER * period, position)
+
+
+def _push(ring: Signal, new: Signal) -> None:
+    """Move `ring` on by `new`, newest last."""
+    ring[: -len(new)] = ring[len(new) :]
+    ring[-len(new) :] = new

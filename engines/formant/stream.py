@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 
-from myna.dsp.filters import highpass, lowpass_taps
+from myna.dsp.filters import highpass, lowpass_taps, quarter_turn_taps
 from myna.engines.formant.grains import GrainVoice, Sound
 from myna.engines.formant.noise import NoiseVoice
 from myna.engines.formant.pitch import LOOK, LOWEST_HZ, PitchTracker
@@ -22,13 +22,8 @@ _RUMBLE_HZ = 60.0
 _ALONE = 0.06  # of a pulse's energy: with less than this 10 to 25 ms before or after it, it is spoken as noise
 _RAMP_S = 0.030  # a new pitch or formant is reached in this time
 _SEARCHED = 1.25  # times the expected period, within which the next mark is found
-# A deeper voice is a slower glottis: above its first harmonics it falls by 12 dB an octave, from a corner that went
-# down with the pitch. Grains keep the corner where it was, and the treble of rarer pulses is heard as buzz. Formants
-# that go down take treble along; more than 5 dB did harm (DNSMOS at an octave down).
-_TILT_HZ = 500.0
-_TILT_DB = 1.0  # per semitone that the pitch goes down further than the formants
-_TILTED = 5.0  # semitones, the most that counts
-_BODY = 0.21  # of the treble's loss in dB is given back to all: speech stays as loud, within 0.8 dB
+_DISPERSED = 3.0  # semitones down from which on twins are as strong as grains: 0.25 points of DNSMOS there
+_TURN_S = 0.002  # half the length of the filter for twins, which lag by more
 _LOUDEST = 16.0  # +24 dBFS; what is above is no sound
 
 
@@ -60,15 +55,14 @@ class Converter:
         self._lowpass = lowpass_taps(taps, min(1300.0, 0.4 * rate_hz), rate_hz)
         self._gather = np.arange(step - 1, self.hop, step)[:, None] + np.arange(taps)
         self._rumble = highpass(2, _RUMBLE_HZ, rate_hz)
-        self._treble = highpass(1, _TILT_HZ, rate_hz)
         self._tracker = PitchTracker(rate_hz / step)
         # A correlation of two windows, the later one ending now, is about a time between them.
         lag = (taps - 1) // 2 + step * self._tracker.window / 2 + 0.004 * rate_hz
         self._decided = round(lag) + (LOOK + 1) * self.hop
         length = 2 * self.delay + round(0.06 * rate_hz)
         length = -(-length // self.hop) * self.hop
-        self._sound = Sound(length, step, (taps - 1) // 2)
-        self._grains = GrainVoice(self._sound)
+        self._sound = Sound(length, step, (taps - 1) // 2, quarter_turn_taps(max(1, round(_TURN_S * rate_hz))))
+        self._grains = GrainVoice(self._sound, rate_hz)
         airy = preset.style in ("whisper", "breathy")
         self._noise = NoiseVoice(rate_hz, self.hop, 4 if airy else 2, 200.0 if airy else 100.0, whispered=airy)
         self._silent_hops = -(-round(SILENCE_S * rate_hz) // self.hop)
@@ -100,14 +94,12 @@ class Converter:
         self._tracker.reset()
         self._grains.stop()
         self._rumble.reset()
-        self._treble.reset()
         self._voiced_out[:] = 0.0
         self._noise_out[:] = 0.0
         self._energies = deque([0.0] * self._energies_kept, self._energies_kept)  # of the newest hops
         self._zeros = self._silent_hops
         self._pitch, self._formant = self._pitch_goal, self._formant_goal
         self._pitch_step = self._formant_step = 0.0
-        self._lost_db = self._tilt_db()
         self._last_period = 0.0
         self._before = 0.0  # the period decided one hop earlier
         self._points: deque[tuple[float, float, float]] = deque(maxlen=24)  # position, voiced, period
@@ -130,8 +122,7 @@ class Converter:
         voiced = self._voicing(origin, end)
         if voiced.any():
             voiced *= self._in_company(origin, end)
-        spoken = self._tilted(self._speak(origin))
-        return self._mix(spoken, self._breathe(origin, voiced), voiced[: self.hop])
+        return self._mix(self._speak(origin), self._breathe(origin, voiced), voiced[: self.hop])
 
     def _move_parameters(self) -> None:
         self._pitch = _toward(self._pitch, self._pitch_goal, self._pitch_step)
@@ -140,6 +131,8 @@ class Converter:
         formant = self._preset.formant + self._formant
         self._pitch_ratio = 2.0 ** (min(max(pitch, -PITCH_LIMIT), PITCH_LIMIT) / 12)
         self._formant_ratio = 2.0 ** (min(max(formant, -FORMANT_LIMIT), FORMANT_LIMIT) / 12)
+        self._dispersed = 0.0 if self._preset.style == "robot" else min(max(-pitch / _DISPERSED, 0.0), 1.0)
+        self._sound.turn(self._dispersed > 0.0 or (self._sound.turning and self._grains.active))  # twins may be waiting
 
     def _listen(self, heard: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
         """Take the hop into memory and decide about the voicing some time back."""
@@ -200,28 +193,14 @@ class Converter:
             if self._voiced_stretch(origin - hop) is None:
                 grains.stop()
                 break
-            shifts = (self._pitch_ratio, self._formant_ratio, self._note_interval())
+            shifts = (self._pitch_ratio, self._formant_ratio, self._note_interval(), self._dispersed)
             if not grains.render(out, origin, end, self._period_at, *shifts):
                 break
+        grains.follow(out, origin, end)
         spoken = out[:hop].copy()
         out[:-hop] = out[hop:]
         out[-hop:] = 0.0
         return spoken
-
-    def _tilt_db(self) -> float:
-        """How much treble the present pitch costs."""
-        pitch, formant = self._preset.pitch + self._pitch, self._preset.formant + self._formant
-        return _TILT_DB * min(max(min(formant, 0.0) - pitch, 0.0), _TILTED)
-
-    def _tilted(self, spoken: Signal) -> Signal:
-        """The voiced part with as much less treble as its pitch went down; one that went up is left as it is."""
-        treble = self._treble.process(spoken)
-        before, self._lost_db = self._lost_db, self._tilt_db()
-        if before == self._lost_db == 0.0:
-            return spoken
-        lost_db = np.linspace(before, self._lost_db, len(spoken) + 1)[1:]
-        gain = 10.0 ** (_BODY * lost_db / 20)
-        return np.asarray(gain * (spoken - (1.0 - 10.0 ** (-lost_db / 20)) * treble), np.float64)
 
     def _in_company(self, low: int, high: int) -> Signal:
         """1 where there is sound about as strong before and after a position, 0 at a pulse that is alone."""

@@ -6,7 +6,7 @@ import scipy.fft
 import scipy.signal
 from numpy.typing import NDArray
 
-from myna.dsp.filters import RecursiveFilter, fast_length, highpass, lowpass_taps, one_pole
+from myna.dsp.filters import RecursiveFilter, fast_length, highpass, lowpass_taps, one_pole, quarter_turn_taps
 
 RATES_HZ = (8000, 48000, 192000)
 Signal = NDArray[np.float64]
@@ -52,3 +52,11 @@ def test_a_lowpass_is_a_windowed_sinc() -> None:
 def test_fast_lengths_are_the_smallest_ones() -> None:
     for least in (*range(1, 3000), 151_007, 1_000_001):
         assert fast_length(least) == scipy.fft.next_fast_len(least, real=True)
+
+
+@pytest.mark.parametrize("hz", [600.0, 1000.0, 5000.0, 15000.0])
+def test_a_quarter_turn_makes_sines_of_cosines(hz: float) -> None:
+    reach, rate_hz = 96, 48000
+    at = np.arange(4000)
+    turned = np.convolve(np.cos(2 * np.pi * hz * at / rate_hz), quarter_turn_taps(reach), "valid")
+    np.testing.assert_allclose(turned, np.sin(2 * np.pi * hz * at[reach:-reach] / rate_hz), atol=0.06)

@@ -8,10 +8,10 @@ import pytest
 import soundfile
 import soxr
 from numpy.typing import NDArray
-from scipy.signal import lfilter
+from scipy.signal import butter, hilbert, lfilter
 
 from myna.engines.base import Placement, VoiceParameters
-from myna.engines.formant import SPEC
+from myna.engines.formant import SPEC, stream
 
 Audio = NDArray[np.float64]
 
@@ -138,20 +138,61 @@ def test_pitch_leaves_formants_where_they_are() -> None:
             assert moved == pytest.approx(1.0, rel=0.09)
 
 
-def balance_db(audio: NDArray[np.float32], low_hz: float = 400.0, high_hz: float = 2000.0) -> float:
-    """Power above `high_hz` against that below `low_hz`."""
+def harmonics_db(audio: NDArray[np.float32], f0_hz: float) -> Audio:
+    """Level of each harmonic up to 6 kHz."""
     middle = audio[len(audio) // 4 : -len(audio) // 4].astype(np.float64)
-    power = np.abs(np.fft.rfft(middle * np.hanning(len(middle)))) ** 2
-    bins = np.fft.rfftfreq(len(middle), 1 / RATE_HZ)
-    return float(10 * np.log10(power[bins > high_hz].sum() / power[bins < low_hz].sum()))
+    power = np.abs(np.fft.rfft(middle * np.hanning(len(middle)), 1 << 16)) ** 2
+    bins = np.fft.rfftfreq(1 << 16, 1 / RATE_HZ)
+    numbers = range(1, int(6000 / f0_hz))
+    return np.array([10 * np.log10(power[np.abs(bins - n * f0_hz) < 0.2 * f0_hz].max()) for n in numbers])
 
 
-def test_a_deeper_voice_has_less_treble_at_about_the_same_level_and_a_higher_one_no_less() -> None:
+def pulsing(audio: NDArray[np.float32], rate_hz: float) -> float:
+    """How much of the energy above 1 kHz comes and goes `rate_hz` times a second, 0…1."""
+    treble = lfilter(*butter(4, 1000.0, "highpass", fs=RATE_HZ), audio.astype(np.float64))[2000:-2000]
+    course = np.abs(hilbert(treble)) ** 2
+    turning = np.exp(-2j * np.pi * rate_hz * np.arange(len(course)) / RATE_HZ)
+    return float(np.abs(course @ (turning * np.hanning(len(course)))) / (course @ np.hanning(len(course))))
+
+
+@pytest.mark.parametrize("f0_hz", [80.0, 110.0])  # of higher ones a formant holds two harmonics, which beat anyway
+def test_a_deeper_voices_energy_comes_twice_a_period_with_the_same_spectrum(
+    f0_hz: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound, lower_hz = vowel(f0_hz, seconds=1.5), f0_hz * 2 ** (-5 / 12)
+    dispersed = convert(sound, -5.0)
+    monkeypatch.setattr(stream, "_DISPERSED", np.inf)
+    plain = convert(sound, -5.0)
+    assert pulsing(plain, lower_hz) > 0.4
+    assert pulsing(dispersed, lower_hz) < 0.25 * pulsing(plain, lower_hz)
+    assert pulsing(dispersed, 2 * lower_hz) > 0.8 * pulsing(plain, 2 * lower_hz)
+    change_db = harmonics_db(dispersed, lower_hz) - harmonics_db(plain, lower_hz)
+    high = np.arange(1, len(change_db) + 1) * lower_hz > 400.0
+    assert np.abs(change_db[high]).max() < 1.0
+    assert np.all((change_db[~high] > -3.5) & (change_db[~high] < 1.0))  # the filter for twins leaves these out
+
+
+@pytest.mark.parametrize("pitch", [0.0, 5.0])
+def test_a_voice_that_is_not_deeper_has_no_twins(pitch: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = vowel(110.0)
+    spoken = convert(sound, pitch)
+    monkeypatch.setattr(stream, "_DISPERSED", np.inf)
+    np.testing.assert_array_equal(spoken, convert(sound, pitch))
+
+
+def test_a_deeper_voice_is_well_thought_of(quality: ModuleType) -> None:
+    """The benchmark's figures, with room for another processor's rounding: without twins the loss is 0.6."""
+    pytest.importorskip("speechmos", reason="DNSMOS needs the package speechmos")
+    pytest.importorskip("pyworld", reason="f0 errors need the package pyworld-prebuilt")
+    found = quality.measure(VOICES["formant"], pitch=-5.0, offsets_ms=(0.0, 100.0))
+    assert found.dnsmos_loss < 0.3
+    assert found.f0_median_cents < 15.0
+    assert found.f0_gross_percent < 12.0
+
+
+def test_a_deeper_voice_is_as_loud() -> None:
     sound = vowel(150.0)
-    dry = convert(sound, 0.0)
-    deeper, higher = convert(sound, -5.0), convert(sound, 5.0)
-    assert balance_db(deeper) < balance_db(dry) - 2.0
-    assert balance_db(higher) > balance_db(dry) - 1.5
+    dry, deeper = convert(sound, 0.0), convert(sound, -5.0)
     assert abs(20 * np.log10(deeper[2000:-2000].std() / dry[2000:-2000].std())) < 3.0
 
 
