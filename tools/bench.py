@@ -251,7 +251,7 @@ def session(folder: Path, seconds: float) -> Iterator[Client]:
     soundfile.write(source, speech(seconds), RATE_HZ)
     with Client(state_dir=folder / "state", name="bench") as client:
         devices = LiveDevices(input=f"file:{source}", output=f"file:{folder / 'out.wav'}")
-        settings: dict[str, bool | int | float | str | None] = {"block_ms": 20.0, "pitch": 4.0}
+        settings: dict[str, bool | int | float | str | None] = {"block_ms": 20.0, "pitch": -5.0}
         request = LiveStart(voice="formant", devices=devices, settings=settings)
         started = client.call("live.start", request, SessionStatus)
         if started.state != "running":
