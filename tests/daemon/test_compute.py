@@ -359,3 +359,15 @@ def test_an_engine_that_cannot_use_the_card_found_computes_on_the_cpu(
         with pytest.raises(MynaError, match="can't use dml") as refused:
             placing.live("narrow")
         assert refused.value.code == "compute_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("cores", "asked", "threads"),
+    [(1, 0, 1), (2, 0, 2), (3, 0, 2), (4, 0, 2), (6, 0, 3), (16, 0, 4), (2, 1, 1), (8, 6, 6)],
+)
+def test_a_live_voice_has_two_threads_where_there_are_two_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int, asked: int, threads: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    placing = Placing(settings.ComputeSettings(threads=asked), tmp_path)
+    assert placing.live("formant").threads == threads
