@@ -64,6 +64,20 @@ def test_a_start_with_wrong_stamps_is_unlearnt_within_seconds(ppm: float) -> Non
     assert abs(slopes_ppm[12]) < 20.0
 
 
+@pytest.mark.parametrize("at_s", [0.05, 0.1, 0.2, 0.28])
+@pytest.mark.parametrize("lost_ms", [5, 20, 38])
+def test_what_is_lost_at_once_after_the_start_is_made_up_for_within_a_second(at_s: float, lost_ms: int) -> None:
+    """Too little is known by then to tell a step from a slope; it took 8 s to unlearn the slope."""
+    rng, clock = np.random.default_rng(1), ClockModel(48000.0)
+    for turn in range(1, 1200):
+        time_s = 0.01 * turn + (0.001 * lost_ms if 0.01 * turn > at_s else 0.0)
+        clock.update(int(1e9 * (time_s + 3e-4 * rng.exponential())), 480 * turn)
+        if turn > 100:
+            assert abs(1e-6 * clock.time_ns_at(480 * turn) - 1e3 * time_s) < 1.3
+        if turn > 500:
+            assert abs(clock.drift_ppm) < 50.0
+
+
 @pytest.mark.parametrize("jitter_ms", [1.0, 6.0])
 def test_jitter_does_not_keep_the_loop_wide(jitter_ms: float) -> None:
     """What jitter makes of a young slope is no reason to doubt it: it narrows as it would have anyway."""
