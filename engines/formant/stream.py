@@ -5,11 +5,12 @@ from collections import deque
 import numpy as np
 
 from myna.dsp.filters import highpass, lowpass_taps, quarter_turn_taps
-from myna.engines.formant.grains import GrainVoice, Sound
+from myna.engines.formant.grains import GrainVoice
 from myna.engines.formant.noise import NoiseVoice
 from myna.engines.formant.pitch import LOOK, LOWEST_HZ, PitchTracker
 from myna.engines.formant.presets import FORMANT_LIMIT, PITCH_LIMIT, ROBOT_RANGE_HZ, Preset
 from myna.engines.formant.reader import Signal
+from myna.engines.formant.sound import Sound
 
 HOP_S = 0.005
 DELAY_S = 0.035
