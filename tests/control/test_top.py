@@ -24,20 +24,20 @@ def test_it_shows_the_status_and_keys_steer(server: Server, client: Client, desk
     async def use() -> None:
         app = Monitor(client, "main", 0.1)
 
-        async def until(text: str, where: str) -> None:
+        async def until(text: str, where: str, **events: contract.LogLine | contract.Meters) -> None:
+            """Wait for `text`; `events` by their topics are told over and over, for the monitor may not listen yet."""
             deadline = time.monotonic() + WAIT_S
             while text not in str(app.query_one(where).render()):
                 assert time.monotonic() < deadline, f"{text!r} never showed"
+                for topic, event in events.items():
+                    server.publish(topic.replace("_", "."), event)
                 await pilot.pause(0.02)
 
         async with app.run_test() as pilot:
             await until("formant", "#status")
-            server.publish("log", contract.LogLine(level="warning", message="mind the gap"))
-            await until("mind the gap", "#log")
-            server.publish(
-                "live.meters", contract.Meters(session="main", input_db=-30.0, output_db=None, load=None, xruns=0)
-            )
-            await until("-30 dB", "#input_db")
+            await until("mind the gap", "#log", log=contract.LogLine(level="warning", message="mind the gap"))
+            meters = contract.Meters(session="main", input_db=-30.0, output_db=None, load=None, xruns=0)
+            await until("-30 dB", "#input_db", live_meters=meters)
             await pilot.press("m", "up")
             deadline = time.monotonic() + WAIT_S
             while len(desk.calls) < 2:
