@@ -36,7 +36,7 @@ class ComputeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allow_cpu_fallback: bool = False
     threads: Annotated[int, Meta(ge=0, le=256)] = 0  # 0: half the cores; a live voice has two if there are
     gpu_jobs: Annotated[int, Meta(ge=1, le=16)] = 1
-    cpu_jobs: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: half the cores; a live voice has two if there are
+    cpu_jobs: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: half the cores
     inference_jobs: Annotated[int, Meta(ge=1, le=16)] = 1
     unload_after_minutes: Annotated[float, Meta(ge=0, le=10080)] = 10.0  # 0: never
 

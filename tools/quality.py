@@ -3,8 +3,8 @@
 Run: python tools/quality.py [--voice V] [--pitch N] [--formant N] [--offsets MS,MS…] [--json]
 One opinion of DNSMOS on a short recording moves by up to 0.9 between inaudible variants. So every recording is judged
 several times, its start left out by each of the offsets, and the mean over all recordings is given.
-DNSMOS marks voices near 60 Hz down however they were made: austen_0880 (median f0 80 Hz) just played slower by 5
-semitones loses 1.4, and WORLD's offline synthesis 1.3. So look at the losses by recording below -3 semitones.
+DNSMOS marks pulses near 60 Hz down: austen_0880 (median f0 80 Hz) just played slower by 5 semitones loses 1.4, by
+WORLD's offline synthesis 1.3, by ours, whose pulses are dispersed, 0.4. So look at the losses by recording below -3.
 The f0 tracker errs at voicing's edges: WORLD's offline synthesis has 9.6 % gross errors at +5 and 13.7 % at -5; ours
 moves by half a point with such small things as the rate.
 Needs onnxruntime and speechmos (its DNSMOS model) and pyworld-prebuilt (an f0 tracker that is not ours).

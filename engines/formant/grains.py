@@ -49,8 +49,9 @@ class GrainVoice:
     interval is the longer one.
 
     Pulses that are further apart than they were spoken are heard one by one, as a buzz. So half an interval after each
-    grain its twin follows, whose waves are a quarter ahead: harmonics stay as strong as they are, even ones where they
-    were, odd ones turned, but the sound's energy comes twice as often. DNSMOS gives 0.3 points for it at −5 semitones.
+    grain its twin follows, whose waves are a quarter ahead: harmonics stay as strong as they are (under 300 Hz up to
+    2.7 dB less), even ones where they were, odd ones turned, but the sound's energy comes twice as often. DNSMOS gives
+    0.4 points for it at −5 semitones.
 
     Source: Moulines & Charpentier, Speech Communication 1990; dispersed pulses against buzz: McCree & Barnwell, IEEE
     Transactions on Speech and Audio Processing 1995.

@@ -5,6 +5,11 @@ import ctypes
 import gc
 import os
 from pathlib import Path
+from typing import Final
+
+# What oneDNN may be held to and still multiply bf16, in tiles and at all; empty: to nothing.
+_TILED: Final = {"", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16", "AVX10_1_512_AMX", "AVX10_1_512_AMX_FP16"}
+_BF16: Final = _TILED | {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"}
 
 
 def has_vnni() -> bool:
@@ -15,12 +20,12 @@ def has_vnni() -> bool:
 
 def has_amx() -> bool:
     """Whether this CPU has tiles that multiply bf16; False where the system doesn't tell."""
-    return _held_to() in ("", "AVX512_CORE_AMX", "AVX10_1_512_AMX") and "amx_bf16" in _flags()
+    return _held_to() in _TILED and "amx_bf16" in _flags()
 
 
 def has_bf16() -> bool:
     """Whether this CPU multiplies bf16 by itself, in tiles or in vectors (Zen 4 and later, Cooper Lake)."""
-    return has_amx() or (_held_to() in ("", "AVX512_CORE_BF16") and "avx512_bf16" in _flags())
+    return has_amx() or (_held_to() in _BF16 and "avx512_bf16" in _flags())
 
 
 def _held_to() -> str:

@@ -213,6 +213,8 @@ def test_products_written_as_convolutions_give_the_same(models: Models, exports:
         ("ALL", "avx512f avx512_bf16", False, True),
         ("", "avx2 avx512f avx512_vnni", False, False),
         ("AVX512_CORE_BF16", "avx512f avx512_bf16 amx_bf16", False, True),
+        ("AVX512_CORE_AMX_FP16", "avx512f avx512_bf16 amx_bf16", True, True),
+        ("AVX512_CORE_AMX", "avx512f avx512_bf16", False, True),
         ("AVX512_CORE_VNNI", "avx512f avx512_bf16 amx_bf16", False, False),
         ("avx2", "avx512f avx512_bf16 amx_bf16", False, False),
     ],
