@@ -338,7 +338,7 @@ class Client:
                 if frames[0] == sync:
                     break
                 early.append(frames)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the socket would be left open
             sub.close()
             raise
         return Events(sub, sync, early, timeout_s)

@@ -194,7 +194,7 @@ class Store:
         self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=2.0)
         try:
             self._prepare()
-        except BaseException:
+        except BaseException:  # whatever it is, the file is not kept locked
             self._db.close()
             raise
 
@@ -233,7 +233,7 @@ class Store:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
-            except BaseException:
+            except BaseException:  # whatever it is, nothing is half written
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise

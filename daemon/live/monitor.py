@@ -103,7 +103,7 @@ class Monitor:
             rate_in = self._source.facts.rate_in_hz or self._rate
             stream.start()
             outlet = DriftingOutlet(self._source.source, stream.sink, rate_in, self._rate, rate_out, self._delay_frames)
-        except BaseException:
+        except BaseException:  # whatever it is, the device is let go of
             stream.close()
             raise
         self._stream, self._outlet = stream, outlet

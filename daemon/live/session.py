@@ -197,7 +197,7 @@ class LiveSession:
                 running = self._running
                 self._keep(config)
                 running.take(config, lambda error: self._took(error, running, lambda _: None))
-        except Exception:
+        except Exception:  # whatever refused it, what was asked is as before
             with self._lock:  # hot changes that came meanwhile stay
                 if built is not None and self._asked is not None:
                     self._built = with_parameters(built, self._asked)
@@ -218,7 +218,7 @@ class LiveSession:
             else:
                 self._enter("failed", str(error))
             raise _device_fault(error) from error
-        except Exception as error:
+        except Exception as error:  # any bug of an engine: told, and raised on
             self._enter("failed", _words(error))
             raise
 
@@ -249,7 +249,7 @@ class LiveSession:
         if stream is not None:
             try:
                 ready = self._voice_for(config, _rate(stream), running.ready)
-            except BaseException:
+            except BaseException:  # whatever it is, the device is let go of
                 stream.close()
                 raise
             self._close_running()
@@ -258,7 +258,7 @@ class LiveSession:
             self._close_running()
         try:
             self._bring_up(config, tell=False, stream=stream)
-        except Exception as error:
+        except Exception as error:  # any: the old devices are tried again, and it is raised on
             self._enter("reconnecting", f"back to the devices before: {error}")
             self._retry_with(built)
             raise _device_fault(error) if isinstance(error, DeviceError) else error from error
@@ -328,7 +328,7 @@ class LiveSession:
                 newest = with_parameters(config, self._asked or config)
                 self._built = newest
             running.take(newest, lambda error: None)
-        except BaseException:
+        except BaseException:  # whatever it is, the devices are let go of
             if monitor is not None:
                 monitor.close()
             stream.close()
@@ -358,7 +358,7 @@ class LiveSession:
             if running is not None:
                 voice.prepare(round(running.block_ms * rate_hz / 1000.0))
             voice.reset()
-        except BaseException:
+        except BaseException:  # whatever it is, the voice's memory is let go of
             voice.close()
             raise
         return ReadyVoice(voice, sizing, config, rate_hz)
